@@ -1,0 +1,12 @@
+"""Wavelet: train a PyTorch model faster in the memory that it already uses, in two interleaved waves of batches."""
+
+from __future__ import annotations
+
+from .engine import Wavelet
+from .jobs.job import Job
+from .step import LostBatchError, Step
+from .waves.turns import NoProgressError
+
+__all__ = ["Job", "LostBatchError", "NoProgressError", "Step", "Wavelet", "__version__"]
+
+__version__ = "0.1.0"

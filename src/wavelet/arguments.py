@@ -1,0 +1,142 @@
+"""What the engine accepts: each mistake gets one sentence that says what was given, what is allowed and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from .updates import RULES, UpdateSettings
+
+__all__ = ["AUTO_RESYNC", "check", "check_gradients_seen", "check_objects", "check_plain_tensors", "split_result"]
+
+AUTO_RESYNC = 8
+"""Updates of its own after which a wave averages with its predecessor under ``resync="auto"``; see benchmarks/convergence."""
+
+
+def check(
+    waves: int,
+    update: str,
+    accumulate: int,
+    resync: object,
+    clip_grad_norm: float | None,
+    autocast: torch.dtype | None,
+    timeout: float,
+) -> UpdateSettings:
+    """The settings of the update rule, once every number makes sense.
+
+    Raises:
+        ValueError: naming the first one that does not.
+    """
+    _check_count("waves", waves)
+    _check_count("accumulate", accumulate)
+    if update not in RULES:
+        raise ValueError(f"update={update!r} is not known: use one of {', '.join(map(repr, RULES))}.")
+    if resync not in ("auto", None):
+        _check_count("resync", resync)
+        if update != "neighbour":
+            raise ValueError(
+                f"resync={resync} has no meaning under update={update!r}, where waves do not drift apart: leave it out."
+            )
+    if clip_grad_norm is not None and not clip_grad_norm > 0:
+        raise ValueError(f"clip_grad_norm={clip_grad_norm} would stop training: use a number above 0, or None.")
+    if autocast is not None and autocast not in (torch.bfloat16, torch.float16):
+        raise ValueError(f"autocast={autocast} is not a lower precision: use torch.bfloat16 or torch.float16, or None.")
+    if not timeout > 0:
+        raise ValueError(f"timeout={timeout} must be a number of seconds above 0.")
+    every = AUTO_RESYNC if resync == "auto" else resync
+    if update != "neighbour" or waves == 1:
+        every = None
+    assert every is None or isinstance(every, int)
+    return UpdateSettings(accumulate=accumulate, clip_grad_norm=clip_grad_norm, resync=every)
+
+
+def _check_count(name: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{name}={value!r} makes no sense: use a whole number of at least 1.")
+
+
+def check_objects(
+    model: object, optimizer: Optimizer, loss: object, scheduler: Any, grad_scaler: object
+) -> None:
+    """Refuse objects of the wrong kind, and schedulers that the engine cannot step.
+
+    Raises:
+        ValueError: naming the object.
+    """
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"model is a {type(model).__name__}: it must be a torch.nn.Module.")
+    if not callable(loss):
+        raise ValueError(f"loss is a {type(loss).__name__}: it must be a function of (model, batch).")
+    if grad_scaler is not None and not isinstance(grad_scaler, torch.amp.GradScaler):
+        raise ValueError(f"grad_scaler is a {type(grad_scaler).__name__}: it must be a torch.amp.GradScaler.")
+    if scheduler is None:
+        return
+    if isinstance(scheduler, ReduceLROnPlateau):
+        raise ValueError("ReduceLROnPlateau needs a metric: call its step(metric) yourself after engine.step(batch).")
+    if getattr(scheduler, "optimizer", optimizer) is not optimizer:
+        raise ValueError("scheduler belongs to another optimizer: give it the optimizer that the engine has.")
+
+
+def split_result(result: object) -> tuple[Tensor, Mapping[str, Any]]:
+    """The loss and the other entries, detached.
+
+    Raises:
+        ValueError: there is no scalar loss that requires a gradient.
+    """
+    outputs: Mapping[str, Any] = {}
+    if isinstance(result, Mapping):
+        if "loss" not in result:
+            raise ValueError(f"the loss function gave a mapping without 'loss' (it has {', '.join(map(str, result))}).")
+        outputs = {key: _detached(value) for key, value in result.items() if key != "loss"}
+        result = result["loss"]
+    if not isinstance(result, Tensor):
+        raise ValueError(f"the loss function gave a {type(result).__name__}: it must give a scalar tensor, or a mapping.")
+    if result.numel() != 1:
+        raise ValueError(f"the loss has shape {tuple(result.shape)}: it must be a scalar, for example its mean().")
+    if not result.requires_grad:
+        raise ValueError(
+            "the loss does not require a gradient: is it detached, computed under no_grad, or is everything frozen?"
+        )
+    return result, outputs
+
+
+def _detached(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach()
+    if isinstance(value, Mapping):
+        return {key: _detached(item) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_detached(item) for item in value)
+    return value
+
+
+def check_plain_tensors(before: Mapping[str, object], after: Mapping[str, object]) -> None:
+    """Refuse a forward that changes tensors held as plain attributes: each replica would have its own.
+
+    Raises:
+        ValueError: naming the attributes.
+    """
+    changed = sorted(name for name in {*before, *after} if before.get(name) != after.get(name) and name in before)
+    if changed:
+        raise ValueError(
+            f"the forward changes {', '.join(map(repr, changed))}, a tensor held as a plain attribute, which each "
+            "wave would have for itself: register it with register_buffer, so that it passes from batch to batch."
+        )
+
+
+def check_gradients_seen(before: list[Any], after: list[Any]) -> None:
+    """Refuse a loss that trained the user's own model object.
+
+    Raises:
+        ValueError: gradients have arrived on the user's model instead of a wave's replica.
+    """
+    if before != after:
+        raise ValueError(
+            "the loss was computed with the original model, not with the one that loss(model, batch) was given: "
+            "use that argument; if you do, a copy of the model calls the original, so pass replicate=."
+        )

@@ -1,0 +1,167 @@
+"""Takes the measurements: all systems in turn, round after round, on the same number of batches."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from wavelet.bench.allocators import environment
+from wavelet.bench.launch import Event, RunFailed, run_side_by_side
+from wavelet.bench.systems import System, round_up, warmup_batches
+from wavelet.bench.worker import Spec
+
+__all__ = ["Failure", "Measurement", "Plan", "Results", "calibrate", "measure", "take_turns"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What every system does with a job.
+
+    Args:
+        job: the job's name in tables.
+        spec: a built-in job or a job file.
+        waves: K; warm-up and timed batches are multiples of it.
+        batches: timed batches of a run, all processes together.
+        seed: of the first round; round r uses ``seed + r``.
+        batch_size: samples in one batch of one process; the job's own if None.
+    """
+
+    job: str
+    spec: str
+    waves: int
+    batches: int
+    rounds: int
+    seed: int = 0
+    batch_size: int | None = None
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One run of one system: rates are over wall clock, memory is summed over processes."""
+
+    system: System
+    round: int
+    seed: int
+    samples: int
+    seconds: float
+    samples_per_second: float
+    training_loss: float
+    validation_loss: float | None
+    validation_accuracy: float | None
+    peak_resident_bytes: int
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A system that could not be measured, and why."""
+
+    system: System
+    reason: str
+    details: str
+
+
+@dataclass
+class Results:
+    """What one job gave under one allocator."""
+
+    plan: Plan
+    allocator: str
+    systems: Sequence[System]
+    measurements: list[Measurement] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+
+
+def calibrate(
+    plan: Plan, *, threads: int, seconds: float, allocator: str, on_event: Callable[[Event], None] = lambda event: None
+) -> Plan:
+    """`plan` with as many batches as the plain loop trains in about `seconds`, from a run with the plan's own number.
+
+    Raises:
+        RunFailed: the plain loop cannot train the job.
+    """
+    run = measure(System("plain", threads), plan, 0, allocator=allocator, on_event=on_event, evaluate=False)
+    return replace(plan, batches=round_up(math.ceil(plan.batches * seconds / run.seconds), plan.waves))
+
+
+def take_turns(
+    results: Results, on_run: Callable[[int, System, Event], None] = lambda number, system, event: None
+) -> None:
+    """Run all systems of `results` once a round, in their order, and add what they give.
+
+    A system that fails is left out of the later rounds.
+
+    Args:
+        on_run: hears the number of the round, the system, and each run's events, the last being ``finish``.
+
+    Raises:
+        RunFailed: the plain loop itself failed; there is nothing to compare with.
+    """
+    for number, system in itertools.product(range(results.plan.rounds), results.systems):
+        hear = functools.partial(on_run, number, system)
+        if not any(failure.system == system for failure in results.failures):
+            try:
+                results.measurements.append(
+                    measure(system, results.plan, number, allocator=results.allocator, on_event=hear)
+                )
+            except RunFailed as failure:
+                if system.kind == "plain" and not system.compile:
+                    raise
+                results.failures.append(Failure(system, failure.reason, failure.details))
+        hear({"event": "finish"})
+
+
+def measure(
+    system: System,
+    plan: Plan,
+    number: int,
+    *,
+    allocator: str,
+    on_event: Callable[[Event], None],
+    evaluate: bool = True,
+) -> Measurement:
+    """The run of `system` in round `number`: fresh processes, each with its share of the plan's batches.
+
+    Raises:
+        RunFailed: see `run_side_by_side`.
+    """
+    seed = plan.seed + number
+    with tempfile.TemporaryDirectory() as folder:
+        specs = [
+            Spec(
+                job=plan.spec,
+                system=system,
+                # The processes of DDP build one model; those of the ceiling are to share nothing.
+                seed=seed + rank if system.kind == "ceiling" else seed,
+                batch_size=plan.batch_size,
+                warmup=warmup_batches(plan.waves) // system.processes,
+                steps=plan.batches // system.processes,
+                rank=rank,
+                rendezvous=f"{folder}/rendezvous",
+                evaluate=evaluate and system.kind != "ceiling",
+            )
+            for rank in range(system.processes)
+        ]
+        return _combine(system, number, seed, run_side_by_side(specs, environment(allocator), on_event))
+
+
+def _combine(system: System, number: int, seed: int, results: Sequence[dict[str, Any]]) -> Measurement:
+    """The measurement of a system from the results of its processes."""
+    seconds = max(result["end"] for result in results) - min(result["start"] for result in results)
+    samples = sum(result["samples"] for result in results)
+    return Measurement(
+        system=system,
+        round=number,
+        seed=seed,
+        samples=samples,
+        seconds=seconds,
+        samples_per_second=samples / seconds,
+        training_loss=results[0]["training_loss"],
+        validation_loss=results[0]["validation_loss"],
+        validation_accuracy=results[0]["validation_accuracy"],
+        peak_resident_bytes=sum(result["peak_resident_bytes"] for result in results),
+    )

@@ -1,0 +1,67 @@
+"""The commands put together, and the exit code of whatever happens in them."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from wavelet.bench.launch import RunFailed
+from wavelet.cli.bench import bench
+from wavelet.cli.doctor import doctor
+from wavelet.cli.jobs import jobs
+from wavelet.cli.options import Refusal
+from wavelet.cli.train import train
+
+__all__ = ["app", "run"]
+
+# typer may carry a click of its own, so click's error for wrong usage is reached through typer.
+UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+for command in (jobs, train, bench, doctor):
+    app.command()(command)
+
+
+@app.callback(invoke_without_command=True)
+def wavelet(
+    context: typer.Context, version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False
+) -> None:
+    """Train PyTorch models in interleaved waves of batches."""
+    if version:
+        from wavelet.report.machine import versions
+
+        print(versions()["wavelet"])
+    elif context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run a command (of `sys.argv` by default).
+
+    Returns:
+        0 when it is done, 1 when the run failed, 2 when what was asked makes no sense, 130 after Ctrl-C.
+    """
+    try:
+        code = app(args=arguments, prog_name="wavelet", standalone_mode=False) or 0
+    except UsageError as error:
+        return _complain(2, error.format_message())  # type: ignore[attr-defined]
+    except Refusal as refusal:
+        return _complain(2, str(refusal))
+    except KeyboardInterrupt:
+        code = 130
+    except RunFailed as failure:
+        print(failure.details, file=sys.stderr)
+        return _complain(1, f"the run failed: {failure.reason}")
+    except Exception as error:
+        traceback.print_exc()
+        return _complain(1, f"the run failed: {type(error).__name__}: {error}")
+    return _complain(130, "interrupted") if code == 130 else int(code)
+
+
+def _complain(code: int, sentence: str) -> int:
+    print(f"wavelet: {sentence}", file=sys.stderr)
+    return code

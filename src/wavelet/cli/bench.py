@@ -1,0 +1,187 @@
+"""`wavelet bench`: compares Wavelet with the plain loop and with data parallelism, job by job."""
+
+from __future__ import annotations
+
+import functools
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
+
+import typer
+
+from wavelet.bench.allocators import INSTALL_TCMALLOC, environment, find_tcmalloc, standard_allocator
+from wavelet.bench.document import document, geometric_means
+from wavelet.bench.progress import BenchProgress
+from wavelet.bench.rounds import Plan, Results, calibrate, take_turns
+from wavelet.bench.systems import System, choose_systems, round_up
+from wavelet.bench.tables import results_table
+from wavelet.bench.verdict import judge, make_rows, sentences
+from wavelet.cli.options import BatchSize, Force, Json, Refusal, Rule, Seed, json_file, load_job, refusing
+from wavelet.report.machine import available_cores, machine, versions
+from wavelet.report.progress import Bar
+from wavelet.report.tables import show
+
+__all__ = ["bench"]
+
+_CALIBRATION_BATCHES = 10
+
+
+@dataclass(frozen=True)
+class _Setting:
+    """What all jobs have in common."""
+
+    systems: Sequence[System]
+    allocators: Sequence[str]
+    seconds: float
+    steps: int | None
+    rounds: int
+    waves: int
+    seed: int
+    batch_size: int | None
+
+
+def bench(
+    jobs: Annotated[list[str], typer.Argument(metavar="JOB…", help="Built-in jobs or job files.")],
+    *,
+    against: Annotated[str, typer.Option(help="plain, or plain,ddp.")] = "plain,ddp",
+    seconds: Annotated[float | None, typer.Option(min=0.1, help="A timed run, about.", show_default="5")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Timed batches, instead of --seconds.")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Runs of each system.", show_default="3")] = None,
+    waves: Annotated[int, typer.Option(min=2, help="Waves, and processes of DDP.")] = 2,
+    update: Annotated[list[Rule] | None, typer.Option(help="A rule; repeatable.", show_default="all")] = None,
+    compile: Annotated[bool | None, typer.Option(help="Compiled systems too.", show_default="compile")] = None,
+    allocators: Annotated[str | None, typer.Option(help="glibc,tcmalloc.", show_default="those found")] = None,
+    batch_size: BatchSize = None,
+    seed: Seed = 0,
+    demo: Annotated[bool, typer.Option("--demo", help="In a minute: the plain loop and two waves.")] = False,
+    json: Json = None,
+    force: Force = False,
+) -> None:
+    """Compare Wavelet with the plain loop and with data parallelism: in turn, in fresh processes."""
+    target = json_file(json, force)
+    if steps and seconds:
+        raise Refusal("give --steps or --seconds, not both")
+    systems = choose_systems(
+        against=_names("--against", against, ("plain", "ddp")),
+        waves=waves,
+        updates=list(dict.fromkeys(rule.value for rule in update or (list(Rule)[:1] if demo else Rule))),
+        threads=_thread_counts(),
+        compile=not demo if compile is None else compile,
+        extras=not demo,
+    )
+    setting = _Setting(
+        systems=systems,
+        allocators=_allocators(allocators, demo),
+        seconds=seconds or (6.0 if demo else 5.0),
+        steps=steps,
+        rounds=rounds or (2 if demo else 3),
+        waves=waves,
+        seed=seed,
+        batch_size=batch_size,
+    )
+    plans = [_plan(job, setting) for job in dict.fromkeys(jobs)]
+    finished: list[Results] = []
+    with Bar("", len(plans) * len(setting.allocators) * setting.rounds * len(systems)) as bar:
+        for results in _compare(plans, setting, BenchProgress(bar, announce=demo)):
+            finished.append(results)
+            with bar.aside():
+                _show(results)
+            if target:
+                target.write(_fields(setting, finished))
+    _conclude(finished, setting)
+
+
+def _names(option: str, text: str, known: Sequence[str]) -> list[str]:
+    """The names in a comma-separated list, each once.
+
+    Raises:
+        Refusal: one is not among `known`.
+    """
+    names = list(dict.fromkeys(name.strip() for name in text.split(",")))
+    for name in names:
+        if name not in known:
+            raise Refusal(f"{option} {text}: {name!r} is not one of {', '.join(known)}")
+    return names
+
+
+def _thread_counts() -> list[int]:
+    """The plain loop's: one, PyTorch's own choice, and every core."""
+    import torch
+
+    return sorted({1, torch.get_num_threads(), available_cores()})
+
+
+def _allocators(text: str | None, demo: bool) -> list[str]:
+    """The allocators to compare under: those asked for, or those installed; for a demo the standard one."""
+    if text is None:
+        return [standard_allocator(), *(["tcmalloc"] if find_tcmalloc() and not demo else [])]
+    names = _names("--allocators", text, (standard_allocator(), "tcmalloc"))
+    for name in names:
+        with refusing(ValueError):
+            environment(name)
+    return names
+
+
+def _plan(spec: str, setting: _Setting) -> Plan:
+    """The plan for a job that can be loaded, before it is known how long its steps take."""
+    job = load_job(spec, seed=setting.seed, batch_size=setting.batch_size)
+    return Plan(
+        job=job.name,
+        spec=spec,
+        waves=setting.waves,
+        batches=round_up(setting.steps or _CALIBRATION_BATCHES, setting.waves),
+        rounds=setting.rounds,
+        seed=setting.seed,
+        batch_size=setting.batch_size,
+    )
+
+
+def _compare(plans: Sequence[Plan], setting: _Setting, progress: BenchProgress) -> Iterator[Results]:
+    """The results of each job under each allocator, as they come."""
+    for draft in plans:
+        plan = draft if setting.steps else _calibrated(draft, setting, progress)
+        for allocator in setting.allocators:
+            results = Results(plan, allocator, setting.systems)
+            take_turns(results, functools.partial(progress.running, results))
+            yield results
+
+
+def _calibrated(plan: Plan, setting: _Setting, progress: BenchProgress) -> Plan:
+    """The plan with batches for `setting.seconds`, the same for every system and allocator."""
+    return calibrate(
+        plan,
+        threads=available_cores(),
+        seconds=setting.seconds,
+        allocator=setting.allocators[0],
+        on_event=functools.partial(progress.calibrating, plan),
+    )
+
+
+def _show(results: Results) -> None:
+    """The table of one job under one allocator, and its verdict."""
+    plan = results.plan
+    title = f"{plan.job} under {results.allocator}: {plan.batches} batches, {plan.rounds} rounds"
+    show(results_table(title, make_rows(results)))
+    for failure in results.failures:
+        print(f"{failure.system.name}: {failure.reason}")
+    print(" ".join(sentences(judge(results))), end="\n\n")
+
+
+def _conclude(finished: Sequence[Results], setting: _Setting) -> None:
+    """What holds over all tables."""
+    for mean in geometric_means([judge(results) for results in finished]):
+        if len(mean["jobs"]) > 1:
+            over = f"{mean['over_ddp']:.2f} × DDP, geometric mean over {', '.join(mean['jobs'])}."
+            print(f"Under {mean['allocator']}: Wavelet is {over}")
+    if not find_tcmalloc():
+        print(f"tcmalloc is not installed, so it was not compared: {INSTALL_TCMALLOC}")
+
+
+def _fields(setting: _Setting, finished: Sequence[Results]) -> dict[str, Any]:
+    """The JSON document of what has been finished so far."""
+    options = asdict(setting)
+    names = [system.name for system in options.pop("systems")]
+    about = {"command": "bench", "command_line": shlex.join(sys.argv), "machine": machine(), "versions": versions()}
+    return {**about, "options": {**options, "systems": names}, **document(finished)}

@@ -1,0 +1,89 @@
+"""The CPU: intra-op threads are divided among the waves; order between waves is the order of the threads."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor
+
+from .device import Device, HostValue
+
+__all__ = ["Cpu", "flushes_denormals"]
+
+
+def flushes_denormals() -> bool:
+    """Whether the current thread flushes denormals to zero; torch has a setter but no getter."""
+    return float(torch.full((), 1e-38) * 0.01) == 0.0
+
+
+class _Ready(HostValue):
+    def __init__(self, scalar: Tensor) -> None:
+        self._scalar = scalar
+
+    def item(self) -> float:
+        return float(self._scalar.item())
+
+
+class Cpu(Device):
+    """CPU cores shared by ``num_waves`` waves and the caller's forward.
+
+    At most one forward runs beside the backwards of the other waves, so the caller and each wave take an equal share
+    of the intra-op threads. ``torch.set_num_threads`` counts for the calling thread and threads started later.
+    """
+
+    def __init__(self, device: torch.device, num_waves: int) -> None:
+        super().__init__(device, num_waves)
+        self._callers_threads: int | None = None
+        self._flush = False
+        self.threads_per_wave = max(1, torch.get_num_threads() // num_waves)
+
+    def enter(self) -> None:
+        self._callers_threads = torch.get_num_threads()
+        self._flush = flushes_denormals()
+        if self._callers_threads != self.threads_per_wave:
+            torch.set_num_threads(self.threads_per_wave)
+
+    def leave(self) -> None:
+        if self._callers_threads is not None and torch.get_num_threads() != self._callers_threads:
+            torch.set_num_threads(self._callers_threads)
+        self._callers_threads = None
+
+    def enter_wave(self, wave: int) -> None:
+        torch.set_num_threads(self.threads_per_wave)
+        torch.set_flush_denormal(self._flush)
+
+    def running(self, wave: int) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def begin_forward(self, wave: int, *, after_turns: bool) -> None:
+        pass
+
+    def end_forward(self, wave: int) -> None:
+        pass
+
+    def begin_turn(self, wave: int) -> None:
+        pass
+
+    def end_turn(self, wave: int) -> None:
+        pass
+
+    def retire(self, tensors: list[Tensor]) -> None:
+        pass
+
+    def keep(self, wave: int, batch: object) -> None:
+        pass
+
+    def to_host(self, scalar: Tensor, wave: int) -> HostValue:
+        return _Ready(scalar)
+
+    def random_state(self) -> Tensor | None:
+        return None
+
+    def set_random_state(self, state: Tensor | None) -> None:
+        pass
+
+    def advice(self) -> str | None:
+        if torch.get_num_threads() < 2 * self.num_waves and self.num_waves > torch.get_num_threads():
+            return f"{self.num_waves} waves share {torch.get_num_threads()} intra-op thread(s): expect little gain."
+        return None

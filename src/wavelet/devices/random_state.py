@@ -1,0 +1,50 @@
+"""All random states that a training step draws from: Python's, NumPy's, torch's and the device's."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy
+import torch
+
+from .device import Device
+
+__all__ = ["RandomState"]
+
+
+class RandomState:
+    """The random states at the moment of construction."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._python = random.getstate()
+        self._numpy: Any = numpy.random.get_state(legacy=True)
+        self._torch = torch.get_rng_state()
+        self._on_device = device.random_state()
+
+    def restore(self) -> None:
+        """Make them current again."""
+        random.setstate(self._python)
+        numpy.random.set_state(self._numpy)
+        torch.set_rng_state(self._torch)
+        self._device.set_random_state(self._on_device)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors and plain numbers only, so that it loads with ``weights_only=True``."""
+        kind, keys, *rest = self._numpy
+        return {
+            "python": self._python,
+            "numpy": (str(kind), torch.from_numpy(keys.astype("int64")), *rest),
+            "torch": self._torch,
+            "device": self._on_device,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Replace the states by saved ones; :meth:`restore` makes them current."""
+        version, keys, gauss = state["python"]
+        self._python = (version, tuple(keys), gauss)
+        kind, numbers, *rest = state["numpy"]
+        self._numpy = (kind, numbers.numpy().astype("uint32"), *rest)
+        self._torch = state["torch"]
+        self._on_device = state["device"]

@@ -1,0 +1,157 @@
+"""The face: the user's model and optimizer, read before each batch and made the newest weights at each drain."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from .fingerprint import fingerprint
+from .updates import HyperParameters, LossScale, UpdateRule, changed_entries, read_hyper_parameters
+from .waves.buffers import BufferSlots
+from .waves.replica import Replica
+
+__all__ = ["Face"]
+
+
+class Face:
+    """The user's objects stay the one place to change things; what is changed holds for the batches handed in later.
+
+    Between two drains the face's weights may not be read: their storage belongs to a wave.
+
+    Args:
+        model: the user's model.
+        optimizer: the user's optimizer.
+    """
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
+        self.model = model
+        self.optimizer = optimizer
+        self.parameters: list[nn.Parameter] = list(model.parameters())
+        self._names = [name for name, _ in model.named_parameters()]
+        self._modules = list(model.modules())
+        self._buffers = BufferSlots(model)
+        self._seen = self._wanted = read_hyper_parameters(optimizer)
+        self._groups = self._group_members()
+        self._prints: list[Tensor] = []
+        self._loaded = False
+        me = weakref.ref(self)
+
+        def after_load(loaded: Optimizer) -> None:
+            face = me()
+            if face is not None and loaded is face.optimizer:
+                face._loaded = True
+
+        self._hook = optimizer.register_load_state_dict_post_hook(after_load)
+
+    def let_go(self) -> None:
+        """Take our hook off the user's optimizer."""
+        self._hook.remove()
+
+    # Read before each batch.
+
+    def read(self) -> HyperParameters:
+        """The entries of the parameter groups that the user wants, now."""
+        now = read_hyper_parameters(self.optimizer, self._seen)
+        if now is not self._seen:
+            self._wanted = tuple(
+                {**wanted, **changed_entries(seen, new)}
+                for wanted, seen, new in zip(self._wanted, self._seen, now, strict=True)
+            )
+            self._seen = now
+        return self._wanted
+
+    def optimizer_was_replaced(self) -> bool:
+        """Whether the user loaded the optimizer or changed which parameters are in its groups."""
+        return self._loaded or self._groups != self._group_members()
+
+    def give_optimizer(self, rule: UpdateRule) -> None:
+        """Let every wave adopt the loaded optimizer, or the added groups. All waves must be idle.
+
+        Raises:
+            ValueError: an added group holds a parameter that is not in the model.
+        """
+        known = {id(parameter) for parameter in self.parameters}
+        members = self._group_members()
+        if any(member not in known for group in members for member in group):
+            raise ValueError("a parameter group was given a parameter that is not in the model.")
+        if self._loaded or members[: len(self._groups)] != self._groups:
+            rule.adopt_optimizer(self.optimizer)
+            self._seen = self._wanted = read_hyper_parameters(self.optimizer)
+        else:
+            added = self.optimizer.param_groups[len(self._groups) :]
+            for group in added:
+                rule.add_group(group)
+            fresh = read_hyper_parameters(self.optimizer)[len(self._groups) :]
+            self._seen, self._wanted = (*self._seen, *fresh), (*self._wanted, *fresh)
+        self._groups, self._loaded = members, False
+
+    def apply_modes(self, replica: Replica) -> None:
+        """Make ``train``/``eval`` and ``requires_grad`` of an idle wave's replica those of the face."""
+        for module, mine in zip(replica.modules, self._modules, strict=True):
+            if module.training != mine.training:
+                module.training = mine.training
+        for parameter, ours in zip(replica.parameters, self.parameters, strict=True):
+            if parameter.requires_grad != ours.requires_grad:
+                parameter.requires_grad_(ours.requires_grad)
+
+    def gradients_seen(self) -> list[Any]:
+        """What identifies the gradients on the user's own parameters, which no wave should touch."""
+        return [None if p.grad is None else (id(p.grad), p.grad._version) for p in self.parameters]
+
+    # At a drain, and when going on after it.
+
+    def publish(self, rule: UpdateRule, buffers: list[Tensor | None], *, final: bool = False) -> None:
+        """Make the user's objects the newest weights (the same storage), optimizer state, buffers and loss scale.
+
+        Args:
+            rule: owns the newest weights.
+            buffers: those that the last forward left.
+            final: nothing will be adopted from the face any more, so no fingerprints are taken.
+        """
+        for parameter, newest in zip(self.parameters, rule.weights[rule.newest], strict=True):
+            if parameter.data_ptr() != newest.data_ptr() or parameter.numel() == 0:
+                parameter.data = newest.data
+        if not self.optimizer_was_replaced():
+            wanted = self.read()
+            rule.optimizer_of(rule.newest).publish(self.optimizer, wanted)
+            self._seen = read_hyper_parameters(self.optimizer, self._seen)
+        self._buffers.load(buffers)
+        if rule.loss_scale is not None:
+            rule.loss_scale.publish()
+        self._prints = [] if final else [fingerprint(parameter) for parameter in self.parameters]
+
+    def show_loaded(self, wanted: HyperParameters) -> None:
+        """Show the entries of the parameter groups that a loaded state had."""
+        for group, entries in zip(self.optimizer.param_groups, wanted, strict=True):
+            group.update(entries)
+        self._wanted = wanted
+        self._seen = read_hyper_parameters(self.optimizer)
+        self._loaded = False
+
+    def adopt(self, rule: UpdateRule, buffers: list[Tensor | None]) -> None:
+        """Let every wave take over what the user wrote since :meth:`publish`: weights, buffers, loss scale.
+
+        Raises:
+            ValueError: the model's parameters are other objects or have other shapes than before.
+        """
+        if [id(p) for p in self.model.parameters()] != [id(p) for p in self.parameters]:
+            raise ValueError("the model's parameters were replaced by others: make a new engine for the new model.")
+        for index, (parameter, before) in enumerate(zip(self.parameters, self._prints, strict=True)):
+            weight = rule.weights[rule.newest][index]
+            if parameter.shape != weight.shape or parameter.dtype != weight.dtype:
+                raise ValueError(
+                    f"{self._names[index]!r} has changed from {tuple(weight.shape)}, {weight.dtype} to "
+                    f"{tuple(parameter.shape)}, {parameter.dtype}: make a new engine for the new model."
+                )
+            if not torch.equal(fingerprint(parameter), before):
+                rule.write(index, parameter.data)
+        self._buffers.save(buffers)
+        if rule.loss_scale is not None:
+            rule.loss_scale.adopt()
+
+    def _group_members(self) -> list[list[int]]:
+        return [[id(parameter) for parameter in group["params"]] for group in self.optimizer.param_groups]

@@ -1,0 +1,32 @@
+"""Forks beside running waves: a worker forked in the middle of a backward can inherit a held lock and hang."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from typing import Protocol
+
+__all__ = ["quiet_before_fork"]
+
+
+class _Quiets(Protocol):
+    def wait_until_idle(self) -> None: ...
+
+
+_engines: weakref.WeakSet[_Quiets] = weakref.WeakSet()
+
+
+def quiet_before_fork(engine: _Quiets) -> None:
+    """Let the waves of ``engine`` finish what they do before this process forks, as a data loader's workers do."""
+    if not _engines and hasattr(os, "register_at_fork") and not _registered:
+        os.register_at_fork(before=_wait_for_all)
+        _registered.append(True)
+    _engines.add(engine)
+
+
+_registered: list[bool] = []
+
+
+def _wait_for_all() -> None:
+    for engine in list(_engines):
+        engine.wait_until_idle()

@@ -1,0 +1,88 @@
+"""One batch's forward on the caller's thread: it leaves a loss to differentiate, or everything as it was."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from . import arguments
+from .devices import Device, move
+from .devices.random_state import RandomState
+from .waves.wave import Wave
+
+__all__ = ["Forward", "Result"]
+
+LossFunction = Callable[[nn.Module, Any], "Tensor | Mapping[str, Any]"]
+
+
+@dataclass
+class Result:
+    """What a forward gave: the loss, the other outputs (detached), the batch on the device, and whether torch compiled."""
+
+    loss: Tensor
+    outputs: Mapping[str, Any]
+    batch: Any
+    compiled: bool
+
+
+class Forward:
+    """Runs forwards in batch order and carries the buffers from each to the next.
+
+    A forward starts from a snapshot of the buffers that the one before it left, copied into its own replica's, so that
+    nothing that a backward still needs is written.
+
+    Args:
+        loss: the user's loss function.
+        autocast: the lower precision, if any.
+        device: where it runs.
+        buffers: the snapshot to start from; written after each forward.
+    """
+
+    def __init__(
+        self, loss: LossFunction, autocast: torch.dtype | None, device: Device, buffers: list[Tensor | None]
+    ) -> None:
+        self.buffers = buffers
+        self._loss = loss
+        self._autocast = autocast
+        self._device = device
+
+    def run(self, wave: Wave, batch: Any, *, after_turns: bool, first: bool) -> Result:
+        """The forward of ``batch`` in ``wave``; ``first`` checks a replica that runs for the first time.
+
+        If it raises, random state and buffers are as before.
+        """
+        device, replica = self._device, wave.replica
+        random_state = RandomState(device)
+        plain_tensors = replica.plain_tensors() if first else {}
+        num_compiled = _num_compiled()
+        device.begin_forward(wave.index, after_turns=after_turns)
+        try:
+            with device.running(wave.index), self._autocasting():
+                replica.buffers.load(self.buffers)
+                moved = move(batch, device.device)
+                loss, outputs = arguments.split_result(self._loss(replica.model, moved))
+                if first:
+                    arguments.check_plain_tensors(plain_tensors, replica.plain_tensors())
+        except Exception:
+            random_state.restore()
+            raise
+        with device.running(wave.index):
+            replica.buffers.save(self.buffers)
+        device.end_forward(wave.index)
+        return Result(loss, outputs, moved, compiled=_num_compiled() != num_compiled)
+
+    def _autocasting(self) -> AbstractContextManager[Any]:
+        if self._autocast is None:
+            return nullcontext()
+        return torch.autocast(self._device.device.type, dtype=self._autocast)
+
+
+def _num_compiled() -> int:
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return 0 if dynamo is None else int(dynamo.counters["stats"]["unique_graphs"])

@@ -1,0 +1,107 @@
+"""Saving and loading the engine at any batch, so that continuing is bitwise the same as never having stopped."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from .devices.random_state import RandomState
+
+if TYPE_CHECKING:
+    from .engine import Wavelet
+
+__all__ = ["check_state", "load_into", "state_of"]
+
+VERSION = 1
+
+
+def state_of(engine: Wavelet) -> dict[str, Any]:
+    """The whole state of an idle engine, cloned."""
+    rule, scheduler = engine._rule, engine._scheduler
+    state = {
+        "version": VERSION,
+        "waves": engine.waves,
+        "update": engine.update,
+        "accumulate": engine.accumulate,
+        "num_batches": engine._num_batches,
+        "position": engine._position,
+        "weights": [[p.detach() for p in wave] for wave in _distinct_weights(engine)],
+        "optimizers": [copy.optimizer.state_dict() for copy in rule.optimizers],
+        "applied": [copy.applied for copy in rule.optimizers],
+        "hyper_parameters": engine._hyper_parameters,
+        "wanted": engine._face.read(),
+        "kept": rule.kept(),
+        "buffers": engine._forward.buffers,
+        "random": RandomState(engine._device).state_dict(),
+        "loss_scale": None if rule.loss_scale is None else rule.loss_scale.state_dict(),
+        "scheduler": None if scheduler is None else scheduler.state_dict(),
+    }
+    cloned: dict[str, Any] = _map_tensors(state, lambda tensor: tensor.detach().clone())
+    return cloned
+
+
+def check_state(engine: Wavelet, state: dict[str, Any]) -> None:
+    """Refuse a state that this engine cannot continue, before anything is changed.
+
+    Raises:
+        ValueError: naming what differs.
+    """
+    if not isinstance(state, dict) or state.get("version") != VERSION:
+        raise ValueError(f"this is not a state of version {VERSION} from engine.state_dict().")
+    for name in ("waves", "update", "accumulate"):
+        if state[name] != getattr(engine, name):
+            raise ValueError(
+                f"the state was saved with {name}={state[name]!r} and this engine has {name}={getattr(engine, name)!r}: "
+                "make the engine with the saved one."
+            )
+    for saved, own in zip(state["weights"], _distinct_weights(engine), strict=True):
+        if [tuple(t.shape) for t in saved] != [tuple(p.shape) for p in own]:
+            raise ValueError("the state belongs to a model with other parameters.")
+    for name, mine in (("loss_scale", engine._rule.loss_scale), ("scheduler", engine._scheduler)):
+        if (state[name] is None) != (mine is None):
+            raise ValueError(f"the state was saved {'without' if state[name] is None else 'with'} a {name}.")
+
+
+def load_into(engine: Wavelet, state: dict[str, Any]) -> None:
+    """Put a checked state into a drained engine, and show it in the user's objects."""
+    device = engine._device.device
+    state = _map_tensors(state, lambda tensor: tensor.clone())
+    rule = engine._rule
+    with torch.no_grad():
+        for saved, own in zip(state["weights"], _distinct_weights(engine), strict=True):
+            for tensor, parameter in zip(saved, own, strict=True):
+                parameter.copy_(tensor)
+    for copy, optimizer_state, applied in zip(rule.optimizers, state["optimizers"], state["applied"], strict=True):
+        copy.optimizer.load_state_dict(optimizer_state)
+        copy.applied = applied
+    rule.load_kept(_map_tensors(state["kept"], lambda tensor: tensor.to(device)))
+    engine._forward.buffers[:] = _map_tensors(state["buffers"], lambda tensor: tensor.to(device))
+    if rule.loss_scale is not None:
+        rule.loss_scale.load_state_dict(state["loss_scale"])
+    if engine._scheduler is not None:
+        engine._scheduler.load_state_dict(state["scheduler"])
+    engine._num_batches, engine._position = state["num_batches"], state["position"]
+    engine._turns.restart(engine._num_batches)
+    engine._hyper_parameters = list(state["hyper_parameters"])
+    engine._face.show_loaded(state["wanted"])
+    engine._face.publish(rule, engine._forward.buffers)
+    random_state = RandomState(engine._device)
+    random_state.load_state_dict(state["random"])
+    random_state.restore()
+
+
+def _distinct_weights(engine: Wavelet) -> list[list[torch.nn.Parameter]]:
+    """Each wave's weights; those of one wave where all waves share a storage."""
+    return engine._rule.weights[:1] if engine._rule.shares_weights else engine._rule.weights
+
+
+def _map_tensors(value: Any, change: Any) -> Any:
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, dict):
+        return {key: _map_tensors(item, change) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_map_tensors(item, change) for item in value)
+    return value

@@ -1,0 +1,83 @@
+"""Arithmetic on lists of gradients in which some may be missing: folding, means, unscaling, finiteness."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["Gradients", "add_", "all_finite", "divide_", "mean_of_window", "take_gradients"]
+
+Gradients = list[Tensor | None]
+"""One gradient a parameter, in the order of ``model.parameters()``; None where there is none."""
+
+
+def add_(total: Gradients, newer: Sequence[Tensor | None], owned: Sequence[bool] | None = None) -> None:
+    """``total += newer``, in place where possible; a missing gradient counts as zero if the other is there.
+
+    Args:
+        total: written; takes ``newer``'s own tensors where it has none, so ``newer`` must be given up unless ``owned``.
+        newer: read.
+        owned: which entries of ``total`` may be written; the others are replaced. Where it is given, entries of
+            ``newer`` are copied, not taken.
+    """
+    written: list[Tensor] = []
+    added: list[Tensor] = []
+    for index, (old, new) in enumerate(zip(total, newer, strict=True)):
+        if new is None:
+            continue
+        if old is None:
+            total[index] = new if owned is None else new.clone()
+        elif old.layout == new.layout == torch.strided and (owned is None or owned[index]):
+            written.append(old)
+            added.append(new)
+        else:
+            total[index] = old + new
+    if written:
+        torch._foreach_add_(written, added)
+
+
+def divide_(gradients: Gradients, divisor: float) -> None:
+    """Divide each gradient in place."""
+    present = [gradient for gradient in gradients if gradient is not None]
+    dense = [gradient for gradient in present if gradient.layout == torch.strided]
+    if dense:
+        torch._foreach_div_(dense, divisor)
+    for gradient in present:
+        if gradient.layout != torch.strided:
+            gradient.div_(divisor)
+
+
+def mean_of_window(window: Sequence[Gradients], size: int) -> Gradients:
+    """The sum of ``window``, from the oldest to the newest, divided by ``size``.
+
+    Consumes the oldest entry if the window is full; the others stay as they are.
+    """
+    total = list(window[0])
+    owned = [len(window) == size and gradient is not None for gradient in total]
+    for newer in window[1:]:
+        add_(total, newer, owned)
+        owned = [mine or new is not None for mine, new in zip(owned, newer, strict=True)]
+    total = [part if mine or part is None else part.clone() for mine, part in zip(owned, total, strict=True)]
+    if size > 1:
+        divide_(total, size)
+    return total
+
+
+def all_finite(gradients: Gradients) -> bool:
+    """Whether every gradient is finite; waits for the device."""
+    values = [g.coalesce().values() if g.is_sparse else g for g in gradients if g is not None]
+    if not values:
+        return True
+    norms = torch._foreach_norm(values, float("inf"))
+    return bool(torch.stack([norm.float() for norm in norms]).isfinite().all())
+
+
+def take_gradients(parameters: Sequence[nn.Parameter]) -> Gradients:
+    """The parameters' gradients, which they give up."""
+    gradients: Gradients = []
+    for parameter in parameters:
+        gradients.append(parameter.grad)
+        parameter.grad = None
+    return gradients

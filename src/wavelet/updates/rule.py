@@ -1,0 +1,164 @@
+"""What an update rule is: when a wave's turn comes, what becomes of its gradient."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ..devices import Device
+from .gradients import Gradients, all_finite, divide_, take_gradients
+from .hyper_parameters import HyperParameters
+from .loss_scale import LossScale
+from .optimizer import OptimizerCopy
+
+__all__ = ["UpdateRule", "UpdateSettings"]
+
+
+@dataclass(frozen=True)
+class UpdateSettings:
+    """What all rules share.
+
+    Args:
+        accumulate: micro-batches a wave gives to one update.
+        clip_grad_norm: largest norm of the gradient that the optimizer uses; None for no clipping.
+        resync: updates of its own after which a wave averages with its predecessor; None for never.
+    """
+
+    accumulate: int = 1
+    clip_grad_norm: float | None = None
+    resync: int | None = None
+
+
+class UpdateRule(ABC):
+    """Owns the weights of all waves and the optimizers that change them. Its methods run one at a time, in batch order.
+
+    A wave sums the gradients of its own A micro-batches in its parameters' ``.grad``, oldest first, and then updates;
+    :class:`~wavelet.updates.synchronous.Synchronous` overrides that.
+
+    Args:
+        weights: each wave's parameters, in the order of the user's ``model.parameters()``.
+        face: the user's parameters.
+        optimizer: the user's optimizer, which is copied.
+        settings: see :class:`UpdateSettings`.
+        loss_scale: the scale of fp16 losses, if any.
+        device: where the waves run.
+    """
+
+    name: ClassVar[str]
+    shares_weights: ClassVar[bool] = False
+    """Whether all waves see one storage, so that a round's first forwards wait for every turn of the round before."""
+
+    def __init__(
+        self,
+        weights: Sequence[Sequence[nn.Parameter]],
+        face: Sequence[nn.Parameter],
+        optimizer: Optimizer,
+        settings: UpdateSettings,
+        loss_scale: LossScale | None,
+        device: Device,
+    ) -> None:
+        self.weights = [list(wave) for wave in weights]
+        self.num_waves = len(weights)
+        self.settings = settings
+        self.loss_scale = loss_scale
+        self.newest = 0
+        self._device = device
+        self._num_folded = [0] * self.num_waves
+        self.optimizers = self._make_optimizers(list(face), optimizer)
+
+    @abstractmethod
+    def _make_optimizers(self, face: list[nn.Parameter], optimizer: Optimizer) -> list[OptimizerCopy]:
+        """One optimizer a wave, or a single one; also sets up what the rule keeps."""
+
+    @abstractmethod
+    def _update(self, wave: int, gradients: Gradients | None, hyper_parameters: HyperParameters) -> None:
+        """Update ``wave`` with the mean gradient of its micro-batches; None: it was not finite and counts as missing."""
+
+    @property
+    def round_size(self) -> int:
+        """Micro-batches that make a round: micro-batch m of a round goes to wave m mod K."""
+        return self.num_waves * self.settings.accumulate
+
+    def updates_after(self, position: int) -> bool:
+        """Whether the micro-batch at ``position`` of its round is the last before an update."""
+        return position >= self.round_size - self.num_waves
+
+    def pending(self) -> list[int]:
+        """The waves that would update if the round were closed now, in that order."""
+        return [wave for wave, count in enumerate(self._num_folded) if count]
+
+    def scaled(self, wave: int, loss: Tensor) -> Tensor:
+        """The loss of a batch of ``wave``, times its loss scale."""
+        return loss if self.loss_scale is None else loss * self.loss_scale.of_wave(wave)
+
+    def turn(self, wave: int, hyper_parameters: HyperParameters, *, updates: bool) -> None:
+        """The turn of ``wave`` after one of its backwards."""
+        self._num_folded[wave] += 1
+        self._fold(wave)
+        if updates:
+            self.update(wave, hyper_parameters)
+
+    def update(self, wave: int, hyper_parameters: HyperParameters) -> None:
+        """Apply what ``wave`` has accumulated."""
+        total, count = self._take(wave)
+        gradients = self._mean(wave, total, count)
+        self._update(wave, gradients, hyper_parameters)
+        if self.loss_scale is not None:
+            self.loss_scale.updated(self._waves_seeing_update_of(wave), finite=gradients is not None)
+
+    def adopt_optimizer(self, optimizer: Optimizer) -> None:
+        """Take over groups and states of the user's optimizer."""
+        for copy in self.optimizers:
+            copy.adopt(optimizer)
+
+    def add_group(self, group: dict[str, Any]) -> None:
+        """Add a parameter group that the user added."""
+        for copy in self.optimizers:
+            copy.add_group(group)
+
+    def optimizer_of(self, wave: int) -> OptimizerCopy:
+        """The optimizer whose state belongs to the weights of ``wave``."""
+        return self.optimizers[wave % len(self.optimizers)]
+
+    def write(self, index: int, value: Tensor) -> None:
+        """Write ``value`` into parameter ``index`` of every wave."""
+        for wave in self.weights:
+            if wave[index].data_ptr() != value.data_ptr():
+                wave[index].data.copy_(value)
+
+    def kept(self) -> dict[str, Any]:
+        """What is held between updates, for saving: the tensors themselves, not copies."""
+        gradients = [[parameter.grad for parameter in wave] for wave in self.weights]
+        return {"gradients": gradients, "num_folded": list(self._num_folded), "newest": self.newest}
+
+    def load_kept(self, kept: dict[str, Any]) -> None:
+        """Restore what :meth:`kept` gave."""
+        self.newest, self._num_folded = kept["newest"], list(kept["num_folded"])
+        for wave, gradients in zip(self.weights, kept["gradients"], strict=True):
+            for parameter, gradient in zip(wave, gradients, strict=True):
+                parameter.grad = gradient
+
+    def _fold(self, wave: int) -> None:
+        """The backward of a micro-batch of ``wave`` is done, its gradient added to ``weights[wave]``'s."""
+
+    def _take(self, wave: int) -> tuple[Gradients, int]:
+        """Give up the sum of gradients that the update of ``wave`` uses, and the number of micro-batches in it."""
+        count, self._num_folded[wave] = self._num_folded[wave], 0
+        return take_gradients(self.weights[wave]), count
+
+    def _waves_seeing_update_of(self, wave: int) -> Sequence[int]:
+        return [wave]
+
+    def _mean(self, wave: int, total: Gradients, count: int) -> Gradients | None:
+        if self.loss_scale is not None:
+            divide_(total, self.loss_scale.of_wave(wave))
+            if not all_finite(total):
+                return None
+        if count > 1:
+            divide_(total, count)
+        return total

@@ -1,0 +1,74 @@
+"""Recomputation in a wave's backward (activation checkpointing), kept apart from the caller's random numbers.
+
+Both variants of ``torch.utils.checkpoint`` recompute inside ``torch.random.fork_rng``, which swaps the *global* random
+state. In a wave's thread that call therefore first takes the baton (see :class:`~wavelet.waves.turns.Turns`). What the
+baton cannot protect, random numbers that the checkpoint does not replay, is refused.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy
+import torch
+
+from .turns import Turns
+
+__all__ = ["guard_recomputation"]
+
+_of_this_thread = threading.local()
+_plain_fork_rng: Callable[..., Any] = torch.random.fork_rng
+
+
+def guard_recomputation(turns: Turns, discard: Callable[[], Any]) -> None:
+    """Called once in a wave's thread: its recomputations take the baton of ``turns``.
+
+    ``discard()`` is called at the start of each outermost recomputation and gives a function that undoes, at its end,
+    what the recomputation wrote to the replica's buffers.
+    """
+    _of_this_thread.turns, _of_this_thread.discard, _of_this_thread.inside = turns, discard, False
+    if torch.random.fork_rng is _plain_fork_rng:
+        torch.random.fork_rng = _fork_rng
+
+
+def _fork_rng(*args: Any, **kwargs: Any) -> Any:
+    turns = getattr(_of_this_thread, "turns", None)
+    plain = _plain_fork_rng(*args, **kwargs)
+    if turns is None or _of_this_thread.inside:
+        return plain
+    return _guarded(plain, turns, forks=bool(kwargs.get("enabled", True)))
+
+
+@contextmanager
+def _guarded(plain: Any, turns: Turns, *, forks: bool) -> Iterator[None]:
+    with turns.baton():
+        restore_buffers = _of_this_thread.discard()
+        others = (random.getstate(), numpy.random.get_state(legacy=True))
+        drawn = None if forks else torch.get_rng_state()
+        _of_this_thread.inside = True
+        try:
+            with plain:
+                yield
+        finally:
+            _of_this_thread.inside = False
+            restore_buffers()
+        _refuse_draws(others, drawn)
+
+
+def _refuse_draws(others: tuple[Any, Any], drawn: torch.Tensor | None) -> None:
+    python, numpys = others
+    now = numpy.random.get_state(legacy=True)
+    if random.getstate() != python or now[2:] != numpys[2:] or (now[1] != numpys[1]).any():
+        raise RuntimeError(
+            "a checkpointed part of the model draws from Python's or NumPy's random numbers, which a checkpoint does "
+            "not replay in backward: draw them from torch, or outside the checkpoint."
+        )
+    if drawn is not None and not torch.equal(drawn, torch.get_rng_state()):
+        raise RuntimeError(
+            "a checkpoint with preserve_rng_state=False draws random numbers, which are not replayed in backward: "
+            "leave preserve_rng_state at True."
+        )

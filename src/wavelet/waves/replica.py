@@ -1,0 +1,164 @@
+"""A wave's own copy of the model, which shares nothing that it writes with the original."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedTensorMixin
+
+from .buffers import BufferSlots
+
+__all__ = ["Replica", "check_model", "make_replica"]
+
+_ADVICE = "pass replicate=, a function that builds a fresh model of the same structure"
+
+
+class Replica:
+    """A copy of the model with parameters, modules and buffers in the order of the original's.
+
+    Args:
+        model: the copy.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.parameters: list[nn.Parameter] = list(model.parameters())
+        self.modules: list[nn.Module] = list(model.modules())
+        self.buffers = BufferSlots(model)
+
+    def buffers_untouched(self) -> Callable[[], None]:
+        """A function that undoes whatever is written to the buffers between now and its call."""
+        before = self.buffers.clone()
+        return lambda: self.buffers.load(before)
+
+    def plain_tensors(self) -> dict[str, tuple[int, int]]:
+        """Tensors held as plain attributes of modules: name → (identity, version). A forward must not change them."""
+        return {
+            f"{name}.{attribute}" if name else attribute: (id(value), value._version)
+            for name, module in self.model.named_modules()
+            for attribute, value in module.__dict__.items()
+            if isinstance(value, Tensor) and not value.is_inference()
+        }
+
+
+def check_model(model: nn.Module, *, num_waves: int) -> torch.device:
+    """The one device of a model that can run in waves.
+
+    Raises:
+        ValueError: for lazy or meta parameters, several devices, no trainable parameter, or, with several waves,
+            collectives inside the model.
+    """
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        if isinstance(tensor, UninitializedTensorMixin):
+            raise ValueError(f"{name!r} is lazy and has no shape yet: run one batch through the model first.")
+        if tensor.is_meta:
+            raise ValueError(f"{name!r} is on the meta device and has no values: materialise the model first.")
+    devices = {tensor.device for tensor in [*model.parameters(), *model.buffers()]}
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ValueError("the model has no parameter that requires a gradient: there is nothing to train.")
+    if len(devices) > 1:
+        names = ", ".join(sorted(map(str, devices)))
+        raise ValueError(f"the model lies on several devices ({names}): waves share one device, move it to one.")
+    if num_waves > 1:
+        for name, module in model.named_modules():
+            if isinstance(module, nn.SyncBatchNorm):
+                raise ValueError(
+                    f"{name!r} is a SyncBatchNorm, whose collectives would run from several waves in an order that "
+                    "differs between ranks: use BatchNorm, or waves=1."
+                )
+    return devices.pop()
+
+
+def make_replica(model: nn.Module, replicate: Callable[[], nn.Module] | None = None) -> Replica:
+    """An independent copy of ``model``: ties, frozen weights, modes, hooks and attributes of parameters kept.
+
+    Args:
+        model: the original.
+        replicate: builds a fresh model of the same structure, for models that ``copy.deepcopy`` cannot copy.
+
+    Raises:
+        ValueError: the model cannot be copied, or the copy is not independent or not alike.
+    """
+    fresh = _copied(model) if replicate is None else _rebuilt(model, replicate)
+    _check_alike(model, fresh)
+    for old, new in zip(model.parameters(), fresh.parameters(), strict=True):
+        _copy_extras(old, new)
+    for old_module, new_module in zip(model.modules(), fresh.modules(), strict=True):
+        new_module.training = old_module.training
+    _check_independent(model, fresh)
+    return Replica(fresh)
+
+
+def _copied(model: nn.Module) -> nn.Module:
+    # deepcopy copies .grad too, which would hold one gradient a wave for nothing.
+    gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
+    for parameter, _ in gradients:
+        parameter.grad = None
+    try:
+        return copy.deepcopy(model)
+    except Exception as error:
+        raise ValueError(f"the model cannot be copied for the waves ({error}): {_ADVICE}.") from error
+    finally:
+        for parameter, gradient in gradients:
+            parameter.grad = gradient
+
+
+def _rebuilt(model: nn.Module, replicate: Callable[[], nn.Module]) -> nn.Module:
+    fresh = replicate()
+    if not isinstance(fresh, nn.Module):
+        raise ValueError(f"replicate() gave a {type(fresh).__name__}: it must build a torch.nn.Module.")
+    _check_alike(model, fresh)
+    with torch.no_grad():
+        for old, new in zip(model.parameters(), fresh.parameters(), strict=True):
+            new.data = old.detach().clone()
+            new.requires_grad_(old.requires_grad)
+    BufferSlots(fresh).load(BufferSlots(model).clone())
+    return fresh
+
+
+def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from model.named_parameters(remove_duplicate=False)
+    yield from model.named_buffers(remove_duplicate=False)
+
+
+def _check_alike(model: nn.Module, fresh: nn.Module) -> None:
+    def outline(module: nn.Module) -> Any:
+        first: dict[int, int] = {}
+        tensors = [
+            (name, tuple(t.shape), t.dtype, first.setdefault(id(t), len(first)))  # the number shows which are tied
+            for name, t in _tensors(module)
+        ]
+        return tensors, [type(part) for part in module.modules()]
+
+    if outline(model) != outline(fresh):
+        raise ValueError(f"a copy of the model differs from it in parameters, buffers, ties or modules: {_ADVICE}.")
+
+
+def _copy_extras(old: nn.Parameter, new: nn.Parameter) -> None:
+    """What deepcopy drops: attributes set on a parameter, tensor hooks, post-accumulate hooks."""
+    for name, value in vars(old).items():
+        if name not in vars(new):
+            setattr(new, name, value)
+    for hook in (old._backward_hooks or {}).values():
+        new.register_hook(hook)
+    for post_hook in (getattr(old, "_post_accumulate_grad_hooks", None) or {}).values():
+        new.register_post_accumulate_grad_hook(post_hook)
+
+
+def _check_independent(model: nn.Module, fresh: nn.Module) -> None:
+    """Change the copy: the original must not move."""
+    originals = {tensor.untyped_storage().data_ptr(): name for name, tensor in _tensors(model) if tensor.numel()}
+    for name, tensor in _tensors(fresh):
+        if tensor.numel() and tensor.untyped_storage().data_ptr() in originals:
+            raise ValueError(f"a copy of the model shares {name!r} with the original: {_ADVICE}.")
+    modules = {id(module) for module in model.modules()}
+    for name, module in fresh.named_modules():
+        if id(module) in modules:
+            raise ValueError(f"a copy of the model shares the module {name!r} with the original: {_ADVICE}.")
+        forward = module.__dict__.get("forward")
+        if id(getattr(forward, "__self__", None)) in modules:
+            raise ValueError(f"in a copy of the model, {name!r} calls the original's forward: {_ADVICE}.")

@@ -1,0 +1,161 @@
+"""Turns in batch order, and the one place where the caller and the waves wait for each other."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+__all__ = ["NoProgressError", "Stopped", "Turns"]
+
+
+class NoProgressError(RuntimeError):
+    """Nothing has moved for ``timeout`` seconds; the message holds the stacks of all threads."""
+
+
+class Stopped(BaseException):
+    """Ends a wave's thread when the engine stops; never seen by the user."""
+
+
+class Turns:
+    """Lets batch n exchange and update after batch n−1 (invariant I3), and carries failures between threads.
+
+    The caller also holds the *baton*: the right to draw random numbers and to run module code. It lends the baton
+    while it waits here, and at block boundaries once a wave has asked for it; a wave takes it around a recomputation
+    (activation checkpointing runs forward code in backward, and swaps the global random state). Whoever holds the
+    baton in a backward waits for nothing else, so nothing deadlocks.
+    """
+
+    def __init__(self, timeout: float) -> None:
+        self.timeout = timeout
+        self.failure: BaseException | None = None
+        self.stopping = False
+        self.recomputes = False
+        self._changed = threading.Condition()
+        self._next = 0
+        self._moved = time.monotonic()
+        self._lent = False
+        self._holder: int | None = None
+        self._depth = 0
+        self._asking = 0
+
+    def changed(self, change: Callable[[], None] | None = None) -> None:
+        """Make ``change`` visible to every waiting thread, as progress."""
+        with self._changed:
+            if change is not None:
+                change()
+            self._moved = time.monotonic()
+            self._changed.notify_all()
+
+    def restart(self, number: int) -> None:
+        """The next turn belongs to batch ``number``; all waves must be idle."""
+        self._next = number
+
+    def fail(self, error: BaseException) -> None:
+        """Record the first failure and wake everybody."""
+        with self._changed:
+            if self.failure is None:
+                self.failure = error
+            self.stopping = True
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        """Let every wave's thread end after what it is doing."""
+        with self._changed:
+            self.stopping = True
+            self._changed.notify_all()
+
+    @contextmanager
+    def turn(self, number: int) -> Iterator[None]:
+        """In a wave's thread: wait until batch ``number`` may exchange and update, then let the next one."""
+        self.wait_in_wave(lambda: self._next == number)
+        yield
+
+        def advance() -> None:
+            self._next += 1
+
+        self.changed(advance)
+
+    def wait_in_wave(self, ready: Callable[[], bool]) -> None:
+        """In a wave's thread: wait until ``ready()``, or raise :class:`Stopped`."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.stopping or ready())
+            if self.stopping:
+                raise Stopped
+
+    def wait(self, ready: Callable[[], bool], describe: Callable[[], str]) -> None:
+        """In the caller's thread: lend the baton and wait until ``ready()`` or until something has failed.
+
+        Raises:
+            NoProgressError: nothing has moved for ``timeout`` seconds; ``describe()`` says what was being waited for.
+        """
+        with self._changed:
+            if ready() or self.failure is not None:
+                return
+            self._wait_lending(lambda: ready() or self.failure is not None, describe)
+
+    def offer(self) -> None:
+        """In the caller's thread, at a block boundary: let waves that ask for the baton recompute first.
+
+        Does nothing in a recomputation, which runs the same blocks in a wave's thread.
+        """
+        if self._asking == 0 or self._holder is not None:
+            return
+        with self._changed:
+            self._wait_lending(lambda: self._asking == 0 or self.stopping, lambda: "a wave recomputes")
+
+    def _wait_lending(self, ready: Callable[[], bool], describe: Callable[[], str]) -> None:
+        started = time.monotonic()
+        self._lent = True
+        self._changed.notify_all()
+        try:
+            while not ready():
+                left = max(self._moved, started) + self.timeout - time.monotonic()
+                if left <= 0:
+                    raise NoProgressError(
+                        f"no progress for {self.timeout:g} s: {describe()}\n\n{stacks_of_all_threads()}"
+                    )
+                self._changed.wait(left)
+        finally:
+            self._changed.wait_for(lambda: self._holder is None, timeout=self.timeout)
+            self._lent = False
+
+    @contextmanager
+    def baton(self) -> Iterator[None]:
+        """In a wave's thread: hold the baton; re-entrant."""
+        me = threading.get_ident()
+        if self._holder != me:
+            with self._changed:
+                self.recomputes = True
+                self._asking += 1
+                self._changed.notify_all()
+                try:
+                    self._changed.wait_for(lambda: self.stopping or (self._lent and self._holder is None))
+                    if self.stopping:
+                        raise Stopped
+                    self._holder = me
+                finally:
+                    self._asking -= 1
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+            if self._depth == 0:
+                with self._changed:
+                    self._holder = None
+                    self._moved = time.monotonic()
+                    self._changed.notify_all()
+
+
+def stacks_of_all_threads() -> str:
+    """The stack of every Python thread, as text."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    parts = [
+        f"Thread {names.get(ident, ident)}:\n{''.join(traceback.format_stack(frame))}"
+        for ident, frame in sys._current_frames().items()
+    ]
+    return "\n".join(parts)

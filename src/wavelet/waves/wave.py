@@ -1,0 +1,129 @@
+"""A wave's thread: backward, then exchange and update in its turn."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from ..devices import Device
+from ..updates import HyperParameters, UpdateRule
+from .recompute import guard_recomputation
+from .replica import Replica
+from .turns import NoProgressError, Stopped, Turns
+
+__all__ = ["Task", "Wave", "stop_threads", "wave_name"]
+
+
+def wave_name(index: int) -> str:
+    """``tick-wave``, ``tock-wave``, then ``wave 2``, ``wave 3``, …"""
+    return ("tick-wave", "tock-wave")[index] if index < 2 else f"wave {index}"
+
+
+@dataclass
+class Task:
+    """A batch whose forward has run.
+
+    Args:
+        number: the batch's number, from 0 in the order of ``step``.
+        loss: the scalar to differentiate, already scaled; dropped once backward has run.
+        hyper_parameters: those that its update uses.
+        updates: whether this micro-batch is the last before an update.
+        batch: kept referenced until the device has done with it.
+    """
+
+    number: int
+    loss: Tensor | None
+    hyper_parameters: HyperParameters
+    updates: bool
+    batch: object
+    done: bool = field(default=False)
+
+
+class Wave:
+    """One of the K waves: a replica, a thread, and at most one batch in flight."""
+
+    def __init__(self, index: int, replica: Replica, rule: UpdateRule, turns: Turns, device: Device) -> None:
+        self.index = index
+        self.name = wave_name(index)
+        self.replica = replica
+        self.doing = "waiting for a batch"
+        self.thread: threading.Thread | None = None
+        self._rule = rule
+        self._turns = turns
+        self._device = device
+        self._task: Task | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether the next batch may be handed in."""
+        return self._task is None
+
+    def start(self) -> None:
+        """Start the thread, once."""
+        self.thread = threading.Thread(target=self._run, name=f"wavelet {self.name}", daemon=True)
+        self.thread.start()
+
+    def hand_in(self, task: Task) -> None:
+        """Take over a batch after its forward; the wave must be idle."""
+        assert self.idle
+
+        def take() -> None:
+            self._task = task
+
+        self._turns.changed(take)
+
+    def _run(self) -> None:
+        self._device.enter_wave(self.index)
+        guard_recomputation(self._turns, self.replica.buffers_untouched)
+        try:
+            while True:
+                self._turns.wait_in_wave(lambda: self._task is not None)
+                assert self._task is not None
+                self._work(self._task)
+        except Stopped:
+            pass
+        except BaseException as error:
+            self._explain(error)
+            self._turns.fail(error)
+
+    def _work(self, task: Task) -> None:
+        with self._device.running(self.index):
+            self.doing = f"in the backward of batch {task.number}"
+            assert task.loss is not None
+            loss, task.loss = task.loss, None
+            loss.backward()
+            del loss
+            self._device.keep(self.index, task.batch)
+            task.batch = None
+            self.doing = f"waiting for the turn of batch {task.number}"
+            with self._turns.turn(task.number):
+                self.doing = f"in the update of batch {task.number}"
+                self._device.begin_turn(self.index)
+                self._rule.turn(self.index, task.hyper_parameters, updates=task.updates)
+                self._device.end_turn(self.index)
+        self.doing = "waiting for a batch"
+        self._turns.changed(lambda: self._finish(task))
+
+    def _finish(self, task: Task) -> None:
+        task.done = True
+        self._task = None
+
+    def _explain(self, error: BaseException) -> None:
+        if hasattr(error, "add_note"):
+            error.add_note(f"raised {self.doing} on the {self.name}")
+            if "out of memory" in str(error).lower():
+                error.add_note("Two waves hold two batches: try waves=1 or smaller batches.")
+
+
+
+
+def stop_threads(turns: Turns, waves: list[Wave]) -> list[Wave]:
+    """Stop and join the waves' threads; gives the waves whose threads sleep for ever and are abandoned."""
+    turns.stop()
+    patience = 1.0 if isinstance(turns.failure, NoProgressError) else turns.timeout
+    for wave in waves:
+        if wave.thread is not None:
+            wave.thread.join(patience)
+    return [wave for wave in waves if wave.thread is not None and wave.thread.is_alive()]
