@@ -1,0 +1,22 @@
+"""Fixtures shared by all tests: fixed threads, and no wave's thread left behind."""
+
+import threading
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True)
+def _two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def no_thread_left():
+    """Every test leaves the process without a wave's thread, unless it says ``abandons_threads``."""
+    yield
+    left = [thread.name for thread in threading.enumerate() if thread.name.startswith("wavelet ")]
+    assert not left, f"threads left: {left}"
