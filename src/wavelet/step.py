@@ -53,12 +53,12 @@ class Step:
             LostBatchError: the batch was lost in a failure, which is the error's cause.
             NoProgressError: nothing has moved for the engine's ``timeout`` seconds.
         """
-        self._turns.wait(lambda: self._task.done or self._turns.stopping, lambda: f"batch {self.number}")
+        self._turns.wait(lambda: self._task.done or self._turns.lost(self.number), lambda: f"batch {self.number}")
         self._raise_if_lost()
 
     def __repr__(self) -> str:
         return f"<Step {self.number}, {'done' if self.done else 'in flight'}>"
 
     def _raise_if_lost(self) -> None:
-        if not self._task.done and self._turns.stopping:
+        if not self._task.done and self._turns.lost(self.number):
             raise LostBatchError(f"batch {self.number} was lost: its update never happened.") from self._turns.failure

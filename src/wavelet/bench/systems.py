@@ -34,15 +34,15 @@ class System:
     @property
     def name(self) -> str:
         """What tables call it."""
-        threads = f"{self.threads} thread" + "s" * (self.threads > 1)
-        compiled = " compiled" * self.compile
         if self.kind == "plain":
-            return f"plain{compiled}, {threads}"
+            return f"{'compiled' if self.compile else 'plain'}, {self.threads} thread" + "s" * (self.threads > 1)
         if self.kind == "ddp":
             return f"DDP, {self.processes} processes"
         if self.kind == "ceiling":
             return f"ceiling: {self.processes} × plain"
-        return f"Wavelet{compiled}, {self.update}" if self.waves > 1 else f"Wavelet, 1 wave, {threads}"
+        if self.waves == 1:
+            return "Wavelet, one wave"
+        return f"Wavelet {self.update}" + ", compiled" * self.compile
 
 
 def choose_systems(

@@ -122,26 +122,26 @@ def judge(results: Results) -> Verdict:
 
 
 def sentences(verdict: Verdict) -> list[str]:
-    """The verdict in words: what Wavelet reaches, then where it loses."""
+    """The verdict in words, a line each: what Wavelet reaches, then where it loses."""
     if verdict.best_rule is None:
         return ["Wavelet could not be measured."]
-    comparisons = [
-        (verdict.over_plain, f"the best plain loop ({verdict.best_plain.removeprefix('plain, ')})"),
-        (verdict.over_ddp, "DDP"),
-        (verdict.over_compiled, "the best compiled loop, with compiled blocks"),
-    ]
-    measured = [(value, name) for value, name in comparisons if value is not None]
-    said = [f"Wavelet ({verdict.best_rule}): " + "; ".join(f"{value:.2f} × {name}" for value, name in measured) + "."]
+    others = {f"the best plain loop ({verdict.best_plain})": verdict.over_plain, "DDP": verdict.over_ddp}
+    said = [f"Wavelet {verdict.best_rule}: {_list_ratios(others)}."]
     if verdict.of_ceiling is not None:
         said.append(f"It reaches {verdict.of_ceiling:.0%} of the ceiling.")
     if verdict.compiling_helps is not None:
         said.append(f"Compiling {'helps' if verdict.compiling_helps else 'does not help'} the plain loop.")
-        if verdict.best_over_best is not None:
-            said.append(f"Best against best, compiled or not: {verdict.best_over_best:.2f}.")
-    losses = [name for value, name in measured if value < 1]
-    if losses:
-        said.append(f"Wavelet loses to {', and to '.join(losses)}.")
+    compiled = {"the best compiled loop": verdict.over_compiled, "best against best": verdict.best_over_best}
+    if verdict.over_compiled is not None:
+        said.append(f"Wavelet with compiled blocks: {_list_ratios(compiled)}.")
+    lost = [name for name, value in {**others, **compiled}.items() if value is not None and value < 1]
+    if lost:
+        said.append(f"Wavelet loses: {', '.join(lost)}.")
     return said
+
+
+def _list_ratios(ratios: dict[str, float | None]) -> str:
+    return ", ".join(f"{value:.2f} × {name}" for name, value in ratios.items() if value is not None)
 
 
 def geometric_mean(ratios: Iterable[float]) -> float | None:

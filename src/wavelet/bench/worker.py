@@ -142,7 +142,6 @@ def _build(spec: Spec) -> tuple[Job, Loop]:
     import torch
 
     import wavelet.jobs
-    from wavelet.jobs.seeds import set_seeds
 
     system = spec.system
     job = wavelet.jobs.load(spec.job, seed=spec.seed, batch_size=spec.batch_size)
@@ -150,7 +149,7 @@ def _build(spec: Spec) -> tuple[Job, Loop]:
         return job, WavesLoop(job, waves=system.waves, update=system.update, compile=system.compile)
     if system.kind == "ddp":
         # Ranks that draw alike would train on neighbouring samples and drop the same activations.
-        set_seeds(spec.seed + spec.rank)
+        wavelet.jobs.set_seeds(spec.seed + spec.rank)
         return job, PlainLoop(job, model=torch.nn.parallel.DistributedDataParallel(job.model))
     return job, PlainLoop(job, compile=system.compile)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Sequence
+from types import TracebackType
 from typing import Annotated
 
 import typer
@@ -15,6 +16,7 @@ from wavelet.cli.doctor import doctor
 from wavelet.cli.jobs import jobs
 from wavelet.cli.options import Refusal
 from wavelet.cli.train import train
+from wavelet.jobs import JobFileError
 
 __all__ = ["app", "run"]
 
@@ -56,10 +58,21 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except RunFailed as failure:
         print(failure.details, file=sys.stderr)
         return _complain(1, f"the run failed: {failure.reason}")
+    except JobFileError as error:
+        traceback.print_exception(error.__cause__)
+        return _complain(1, str(error))
     except Exception as error:
-        traceback.print_exc()
+        traceback.print_exception(type(error), error, _from_the_command_on(error.__traceback__))
         return _complain(1, f"the run failed: {type(error).__name__}: {error}")
     return _complain(130, "interrupted") if code == 130 else int(code)
+
+
+def _from_the_command_on(trace: TracebackType | None) -> TracebackType | None:
+    """The part of a traceback that begins in a command, without the frames that lead there."""
+    leading = (__name__, "typer", "click")
+    while trace and trace.tb_next and trace.tb_frame.f_globals["__name__"].startswith(leading):
+        trace = trace.tb_next
+    return trace
 
 
 def _complain(code: int, sentence: str) -> int:

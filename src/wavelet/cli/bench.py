@@ -162,11 +162,12 @@ def _calibrated(plan: Plan, setting: _Setting, progress: BenchProgress) -> Plan:
 def _show(results: Results) -> None:
     """The table of one job under one allocator, and its verdict."""
     plan = results.plan
-    title = f"{plan.job} under {results.allocator}: {plan.batches} batches, {plan.rounds} rounds"
+    rounds = f"{plan.rounds} round" + "s" * (plan.rounds > 1)
+    title = f"{plan.job} under {results.allocator}: {plan.batches} batches, {rounds}"
     show(results_table(title, make_rows(results)))
     for failure in results.failures:
         print(f"{failure.system.name}: {failure.reason}")
-    print(" ".join(sentences(judge(results))), end="\n\n")
+    print(*sentences(judge(results)), sep="\n", end="\n\n")
 
 
 def _conclude(finished: Sequence[Results], setting: _Setting) -> None:
@@ -181,7 +182,11 @@ def _conclude(finished: Sequence[Results], setting: _Setting) -> None:
 
 def _fields(setting: _Setting, finished: Sequence[Results]) -> dict[str, Any]:
     """The JSON document of what has been finished so far."""
-    options = asdict(setting)
-    names = [system.name for system in options.pop("systems")]
-    about = {"command": "bench", "command_line": shlex.join(sys.argv), "machine": machine(), "versions": versions()}
-    return {**about, "options": {**options, "systems": names}, **document(finished)}
+    options = {**asdict(setting), "systems": [system.name for system in setting.systems]}
+    about = {
+        "command": "bench",
+        "command_line": shlex.join(["wavelet", *sys.argv[1:]]),
+        "machine": machine(),
+        "versions": versions(),
+    }
+    return {**about, "options": options, **document(finished)}

@@ -44,7 +44,7 @@ def doctor(json: Json = None, force: Force = False) -> None:
 def _checks() -> Iterator[Check]:
     found = versions()
     for name in ("python", "torch", "wavelet"):
-        yield Check(name, "good", f"{found[name]}.")
+        yield Check(name, "good", str(found[name]))
     yield _cores()
     yield _denormals()
     yield _allocator()
@@ -78,8 +78,8 @@ def _allocator() -> Check:
     if used != standard_allocator():
         return Check("allocator", "good", f"{used} is in use.")
     if library:
-        return Check("allocator", "advice", f"{used} is in use; tcmalloc is faster: LD_PRELOAD={library} wavelet …")
-    return Check("allocator", "advice", f"{used} is in use; tcmalloc is faster: {INSTALL_TCMALLOC}")
+        return Check("allocator", "advice", f"{used} is in use; tcmalloc is often faster: set LD_PRELOAD to {library}")
+    return Check("allocator", "advice", f"{used} is in use; tcmalloc is often faster: {INSTALL_TCMALLOC}")
 
 
 def _compiler() -> Check:
@@ -106,12 +106,10 @@ def _distributed() -> Check:
     import torch.distributed as dist
 
     if not dist.is_available() or not dist.is_gloo_available():
-        return Check("torch.distributed", "missing", "No gloo: bench cannot run DDP; use --against plain.")
-    names = ("gloo", "nccl", "mpi")
-    available = (dist.is_gloo_available, dist.is_nccl_available, dist.is_mpi_available)
-    return Check(
-        "torch.distributed", "good", f"{', '.join(n for n, there in zip(names, available, strict=True) if there())}."
-    )
+        return Check("distributed", "missing", "No gloo: bench cannot run DDP; use --against plain.")
+    others = {"nccl": dist.is_nccl_available(), "mpi": dist.is_mpi_available()}
+    names = ["gloo", *(name for name, there in others.items() if there)]
+    return Check("distributed", "good", f"torch.distributed has {', '.join(names)}.")
 
 
 def _digits() -> Check:

@@ -82,10 +82,10 @@ def load_job(spec: str, *, seed: int, batch_size: int | None) -> Job:
     """A built-in job, or one from a file.
 
     Raises:
-        Refusal: there is no such job, or it cannot have this batch size.
-        Exception: whatever the job file raises.
+        Refusal: there is no such job, it cannot have this batch size, or its data are not installed.
+        JobFileError: the job file raised an exception.
     """
     import wavelet.jobs
 
-    with refusing(ValueError):
+    with refusing(ValueError, ImportError):
         return wavelet.jobs.load(spec, seed=seed, batch_size=batch_size)

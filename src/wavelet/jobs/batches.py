@@ -55,8 +55,8 @@ class RandomBatches(Generic[Batch]):
 
 def ordered_batches(num_samples: int, batch_size: int, gather: Callable[[Tensor], Batch]) -> list[Batch]:
     """All samples in order, in batches of one size; samples that do not fill a last batch are left out."""
-    full = num_samples // batch_size * batch_size
-    return [gather(numbers) for numbers in torch.arange(full).split(batch_size)]
+    starts = range(0, num_samples - batch_size + 1, batch_size)
+    return [gather(torch.arange(start, start + batch_size)) for start in starts]
 
 
 def _is_distributed() -> bool:

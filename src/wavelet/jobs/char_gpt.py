@@ -40,9 +40,7 @@ class Block(nn.Module):
 
     def __init__(self, width: int, num_heads: int, dropout: float) -> None:
         super().__init__()
-        self.attention = nn.Sequential(
-            nn.LayerNorm(width), Attention(width, num_heads, dropout), nn.Dropout(dropout)
-        )
+        self.attention = nn.Sequential(nn.LayerNorm(width), Attention(width, num_heads, dropout), nn.Dropout(dropout))
         self.feed_forward = nn.Sequential(
             nn.LayerNorm(width),
             nn.Linear(width, 4 * width),

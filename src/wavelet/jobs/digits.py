@@ -58,7 +58,8 @@ def digit_loss(model: nn.Module, batch: DigitBatch) -> Tensor:
 def digit_metric(model: nn.Module, batch: DigitBatch) -> Tensor:
     """Share of digits recognised, 0 to 1."""
     images, labels = batch
-    return (model(images).argmax(1) == labels).float().mean()
+    guesses: Tensor = model(images).argmax(1)
+    return guesses.eq(labels).float().mean()
 
 
 @cache

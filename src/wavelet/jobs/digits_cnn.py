@@ -37,9 +37,7 @@ class DigitsCNN(nn.Module):
 
     def __init__(self, channels: int = 32, num_blocks: int = 6) -> None:
         super().__init__()
-        self.stem = nn.Sequential(
-            nn.Conv2d(1, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels), nn.ReLU()
-        )
+        self.stem = nn.Sequential(nn.Conv2d(1, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels), nn.ReLU())
         self.blocks = nn.Sequential(*(Residual(channels) for _ in range(num_blocks)))
         self.head = nn.Linear(channels, 10)
 

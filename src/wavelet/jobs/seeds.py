@@ -37,11 +37,12 @@ def set_seeds(seed: int) -> None:
 @contextmanager
 def kept_random_state() -> Iterator[None]:
     """Whatever is drawn inside, the global generators are afterwards as they were before."""
-    python_state, numpy_state = random.getstate(), numpy.random.get_state()
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    python_state, numpy_state, torch_state = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
     try:
-        with torch.random.fork_rng(devices):
-            yield
+        yield
     finally:
         random.setstate(python_state)
         numpy.random.set_state(numpy_state)
+        torch.set_rng_state(torch_state)
+        torch.cuda.set_rng_state_all(cuda)

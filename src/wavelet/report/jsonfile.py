@@ -20,7 +20,7 @@ class JsonFile:
         force: overwrite a file that is there already.
 
     Raises:
-        ValueError: the folder does not exist or cannot be written, `path` is a folder, or a file while `force` is false.
+        ValueError: the folder does not exist or cannot be written, `path` is a folder, or a file without `force`.
     """
 
     def __init__(self, path: Path, *, force: bool = False) -> None:

@@ -3,7 +3,6 @@
 import os
 import platform
 import subprocess
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +30,12 @@ def versions() -> dict[str, Any]:
     """Fields `python`, `torch`, `wavelet` and `git_commit` (None for an installed package)."""
     import torch
 
+    import wavelet
+
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "wavelet": _wavelet_version(),
+        "wavelet": wavelet.__version__,
         "git_commit": _git_commit(),
     }
 
@@ -58,13 +59,6 @@ def _first_value(path: str, key: str) -> str | None:
         with Path(path).open(encoding="utf-8", errors="replace") as lines:
             return next((line.split(":", 1)[1].strip() for line in lines if line.startswith(key)), None)
     except OSError:
-        return None
-
-
-def _wavelet_version() -> str | None:
-    try:
-        return metadata.version("wavelet-train")
-    except metadata.PackageNotFoundError:
         return None
 
 

@@ -10,13 +10,11 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy
 import torch
-
-from .turns import Turns
 
 __all__ = ["guard_recomputation"]
 
@@ -24,28 +22,27 @@ _of_this_thread = threading.local()
 _plain_fork_rng: Callable[..., Any] = torch.random.fork_rng
 
 
-def guard_recomputation(turns: Turns, discard: Callable[[], Any]) -> None:
-    """Called once in a wave's thread: its recomputations take the baton of ``turns``.
+def guard_recomputation(baton: Callable[[], AbstractContextManager[None]], discard: Callable[[], Any]) -> None:
+    """Called once in a wave's thread: its recomputations hold ``baton()``.
 
     ``discard()`` is called at the start of each outermost recomputation and gives a function that undoes, at its end,
     what the recomputation wrote to the replica's buffers.
     """
-    _of_this_thread.turns, _of_this_thread.discard, _of_this_thread.inside = turns, discard, False
+    _of_this_thread.baton, _of_this_thread.discard, _of_this_thread.inside = baton, discard, False
     if torch.random.fork_rng is _plain_fork_rng:
         torch.random.fork_rng = _fork_rng
 
 
 def _fork_rng(*args: Any, **kwargs: Any) -> Any:
-    turns = getattr(_of_this_thread, "turns", None)
     plain = _plain_fork_rng(*args, **kwargs)
-    if turns is None or _of_this_thread.inside:
+    if not hasattr(_of_this_thread, "baton") or _of_this_thread.inside:
         return plain
-    return _guarded(plain, turns, forks=bool(kwargs.get("enabled", True)))
+    return _guarded(plain, forks=bool(kwargs.get("enabled", True)))
 
 
 @contextmanager
-def _guarded(plain: Any, turns: Turns, *, forks: bool) -> Iterator[None]:
-    with turns.baton():
+def _guarded(plain: Any, *, forks: bool) -> Iterator[None]:
+    with _of_this_thread.baton():
         restore_buffers = _of_this_thread.discard()
         others = (random.getstate(), numpy.random.get_state(legacy=True))
         drawn = None if forks else torch.get_rng_state()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
@@ -32,9 +33,9 @@ class Turns:
     def __init__(self, timeout: float) -> None:
         self.timeout = timeout
         self.failure: BaseException | None = None
-        self.stopping = False
+        self._stopped_from = math.inf
         self.recomputes = False
-        self._changed = threading.Condition()
+        self._changed = threading.Condition()  # its lock is re-entrant
         self._next = 0
         self._moved = time.monotonic()
         self._lent = False
@@ -54,24 +55,28 @@ class Turns:
         """The next turn belongs to batch ``number``; all waves must be idle."""
         self._next = number
 
-    def fail(self, error: BaseException) -> None:
-        """Record the first failure and wake everybody."""
+    def fail(self, error: BaseException, number: int = -1) -> None:
+        """Batch ``number`` and those after it are lost to ``error``; the ones before it still finish. Wakes everybody."""
         with self._changed:
-            if self.failure is None:
-                self.failure = error
-            self.stopping = True
+            if number < self._stopped_from:
+                self.failure, self._stopped_from = error, number
             self._changed.notify_all()
 
     def stop(self) -> None:
-        """Let every wave's thread end after what it is doing."""
+        """Discard what is in flight: every wave's thread ends after what it is doing."""
         with self._changed:
-            self.stopping = True
+            self._stopped_from = min(self._stopped_from, -1 if self.failure is None else math.inf)
+            self._lent = True
             self._changed.notify_all()
+
+    def lost(self, number: int) -> bool:
+        """Whether batch ``number``, if it is not done, never will be."""
+        return self._stopped_from != math.inf and number >= self._stopped_from
 
     @contextmanager
     def turn(self, number: int) -> Iterator[None]:
         """In a wave's thread: wait until batch ``number`` may exchange and update, then let the next one."""
-        self.wait_in_wave(lambda: self._next == number)
+        self.wait_in_wave(lambda: self._next == number, number)
         yield
 
         def advance() -> None:
@@ -79,11 +84,11 @@ class Turns:
 
         self.changed(advance)
 
-    def wait_in_wave(self, ready: Callable[[], bool]) -> None:
-        """In a wave's thread: wait until ``ready()``, or raise :class:`Stopped`."""
+    def wait_in_wave(self, ready: Callable[[], bool], number: float = math.inf) -> None:
+        """In the thread of a wave that works on batch ``number``: wait until ``ready()``, or raise :class:`Stopped`."""
         with self._changed:
-            self._changed.wait_for(lambda: self.stopping or ready())
-            if self.stopping:
+            self._changed.wait_for(lambda: self.lost(number) or ready())
+            if self.lost(number):
                 raise Stopped
 
     def wait(self, ready: Callable[[], bool], describe: Callable[[], str]) -> None:
@@ -105,7 +110,7 @@ class Turns:
         if self._asking == 0 or self._holder is not None:
             return
         with self._changed:
-            self._wait_lending(lambda: self._asking == 0 or self.stopping, lambda: "a wave recomputes")
+            self._wait_lending(lambda: self._asking == 0 or self.failure is not None, lambda: "a wave recomputes")
 
     def _wait_lending(self, ready: Callable[[], bool], describe: Callable[[], str]) -> None:
         started = time.monotonic()
@@ -124,8 +129,8 @@ class Turns:
             self._lent = False
 
     @contextmanager
-    def baton(self) -> Iterator[None]:
-        """In a wave's thread: hold the baton; re-entrant."""
+    def baton(self, number: int) -> Iterator[None]:
+        """In the thread of the wave that works on batch ``number``: hold the baton; re-entrant."""
         me = threading.get_ident()
         if self._holder != me:
             with self._changed:
@@ -133,9 +138,7 @@ class Turns:
                 self._asking += 1
                 self._changed.notify_all()
                 try:
-                    self._changed.wait_for(lambda: self.stopping or (self._lent and self._holder is None))
-                    if self.stopping:
-                        raise Stopped
+                    self.wait_in_wave(lambda: self._lent and self._holder is None, number)
                     self._holder = me
                 finally:
                     self._asking -= 1

@@ -54,6 +54,7 @@ class Wave:
         self._turns = turns
         self._device = device
         self._task: Task | None = None
+        self._number = -1
 
     @property
     def idle(self) -> bool:
@@ -76,17 +77,18 @@ class Wave:
 
     def _run(self) -> None:
         self._device.enter_wave(self.index)
-        guard_recomputation(self._turns, self.replica.buffers_untouched)
+        guard_recomputation(lambda: self._turns.baton(self._number), self.replica.buffers_untouched)
         try:
             while True:
                 self._turns.wait_in_wave(lambda: self._task is not None)
                 assert self._task is not None
+                self._number = self._task.number
                 self._work(self._task)
         except Stopped:
             pass
         except BaseException as error:
             self._explain(error)
-            self._turns.fail(error)
+            self._turns.fail(error, self._number)
 
     def _work(self, task: Task) -> None:
         with self._device.running(self.index):
