@@ -15,7 +15,7 @@ _SIZE = 16
 
 
 class InvertedResidual(nn.Module):
-    """Widen, convolve each channel alone, narrow, beside an identity: ``(batch, channels, height, width)`` → the same."""
+    """Widen, convolve each channel alone, narrow; beside an identity. ``(batch, channels, height, width)`` → same."""
 
     def __init__(self, channels: int, expansion: int) -> None:
         super().__init__()

@@ -76,7 +76,7 @@ class Turns:
     @contextmanager
     def turn(self, number: int) -> Iterator[None]:
         """In a wave's thread: wait until batch ``number`` may exchange and update, then let the next one."""
-        self.wait_in_wave(lambda: self._next == number, number)
+        self.wait_in_wave(lambda: number, lambda: self._next == number)
         yield
 
         def advance() -> None:
@@ -84,11 +84,14 @@ class Turns:
 
         self.changed(advance)
 
-    def wait_in_wave(self, ready: Callable[[], bool], number: float = math.inf) -> None:
-        """In the thread of a wave that works on batch ``number``: wait until ``ready()``, or raise :class:`Stopped`."""
+    def wait_in_wave(self, number: Callable[[], float], ready: Callable[[], bool]) -> None:
+        """In a wave's thread: wait until ``ready()``, or raise :class:`Stopped` once its batch ``number()`` is lost.
+
+        A wave without a batch waits as number infinity: it ends with any failure, but never leaves a batch behind.
+        """
         with self._changed:
-            self._changed.wait_for(lambda: self.lost(number) or ready())
-            if self.lost(number):
+            self._changed.wait_for(lambda: self.lost(number()) or ready())
+            if self.lost(number()):
                 raise Stopped
 
     def wait(self, ready: Callable[[], bool], describe: Callable[[], str]) -> None:
@@ -129,7 +132,7 @@ class Turns:
             self._lent = False
 
     @contextmanager
-    def baton(self, number: int) -> Iterator[None]:
+    def baton(self, number: float) -> Iterator[None]:
         """In the thread of the wave that works on batch ``number``: hold the baton; re-entrant."""
         me = threading.get_ident()
         if self._holder != me:
@@ -138,7 +141,7 @@ class Turns:
                 self._asking += 1
                 self._changed.notify_all()
                 try:
-                    self.wait_in_wave(lambda: self._lent and self._holder is None, number)
+                    self.wait_in_wave(lambda: number, lambda: self._lent and self._holder is None)
                     self._holder = me
                 finally:
                     self._asking -= 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from dataclasses import dataclass, field
 
@@ -54,7 +55,6 @@ class Wave:
         self._turns = turns
         self._device = device
         self._task: Task | None = None
-        self._number = -1
 
     @property
     def idle(self) -> bool:
@@ -77,18 +77,20 @@ class Wave:
 
     def _run(self) -> None:
         self._device.enter_wave(self.index)
-        guard_recomputation(lambda: self._turns.baton(self._number), self.replica.buffers_untouched)
+        guard_recomputation(lambda: self._turns.baton(self._number()), self.replica.buffers_untouched)
         try:
             while True:
-                self._turns.wait_in_wave(lambda: self._task is not None)
+                self._turns.wait_in_wave(self._number, lambda: self._task is not None)
                 assert self._task is not None
-                self._number = self._task.number
                 self._work(self._task)
         except Stopped:
             pass
         except BaseException as error:
             self._explain(error)
-            self._turns.fail(error, self._number)
+            self._turns.fail(error, -1 if self._task is None else self._task.number)
+
+    def _number(self) -> float:
+        return math.inf if self._task is None else self._task.number
 
     def _work(self, task: Task) -> None:
         with self._device.running(self.index):
