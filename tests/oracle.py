@@ -33,7 +33,18 @@ def _mean(gradients, divisor):
 
 
 def train(
-    model, make_optimizer, loss, batches, *, rule, waves, accumulate=1, clip=None, resync=None, before_step=None, flush=True
+    model,
+    make_optimizer,
+    loss,
+    batches,
+    *,
+    rule,
+    waves,
+    accumulate=1,
+    clip=None,
+    resync=None,
+    before_step=None,
+    flush=True,
 ):
     """Train ``model`` (not changed) on ``batches`` by ``rule``; ``make_optimizer(parameters)`` in the model's order.
 

@@ -48,7 +48,9 @@ def run(seed, rule, *, checkpointing=None, waves=2):
     optimizer.register_step_pre_hook(lambda *_: time.sleep(delay()))
     torch.manual_seed(5)
     digest = hashlib.sha256()
-    with wavelet.Wavelet(model, optimizer, loss, waves=waves, update=rule, resync=2 if rule == "neighbour" else None) as e:
+    with wavelet.Wavelet(
+        model, optimizer, loss, waves=waves, update=rule, resync=2 if rule == "neighbour" else None
+    ) as e:
         steps = [e.step(batch) for batch in batches(20)]
         digest.update(torch.rand(1).numpy().tobytes())
     digest.update(repr([step.loss for step in steps]).encode())

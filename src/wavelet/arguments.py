@@ -60,9 +60,7 @@ def _check_count(name: str, value: object) -> None:
         raise ValueError(f"{name}={value!r} makes no sense: use a whole number of at least 1.")
 
 
-def check_objects(
-    model: object, optimizer: Optimizer, loss: object, scheduler: Any, grad_scaler: object
-) -> None:
+def check_objects(model: object, optimizer: Optimizer, loss: object, scheduler: Any, grad_scaler: object) -> None:
     """Refuse objects of the wrong kind, and schedulers that the engine cannot step.
 
     Raises:
@@ -95,7 +93,9 @@ def split_result(result: object) -> tuple[Tensor, Mapping[str, Any]]:
         outputs = {key: _detached(value) for key, value in result.items() if key != "loss"}
         result = result["loss"]
     if not isinstance(result, Tensor):
-        raise ValueError(f"the loss function gave a {type(result).__name__}: it must give a scalar tensor, or a mapping.")
+        raise ValueError(
+            f"the loss function gave a {type(result).__name__}: it must give a scalar tensor, or a mapping."
+        )
     if result.numel() != 1:
         raise ValueError(f"the loss has shape {tuple(result.shape)}: it must be a scalar, for example its mean().")
     if not result.requires_grad:

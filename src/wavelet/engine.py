@@ -27,6 +27,7 @@ from .waves.wave import Task, Wave, stop_threads
 
 __all__ = ["Wavelet"]
 
+
 class Wavelet:
     """Trains ``model`` in interleaved waves (Wavelet, MLSys 2021): one wave's forward beside another's backward.
 
@@ -136,7 +137,13 @@ class Wavelet:
             result = self._forward.run(wave, batch, after_turns=round_starts, first=first)
             updates = self._rule.updates_after(self._position)
             with self._device.running(wave.index):
-                task = Task(self._num_batches, self._rule.scaled(wave.index, result.loss), hyper_parameters, updates, result.batch)
+                task = Task(
+                    self._num_batches,
+                    self._rule.scaled(wave.index, result.loss),
+                    hyper_parameters,
+                    updates,
+                    result.batch,
+                )
                 loss = self._device.to_host(result.loss.detach(), wave.index)
             if first or result.compiled:
                 self._alone = task
@@ -186,7 +193,9 @@ class Wavelet:
         self._check_open()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if kind is None:
             self.close()
         elif not self._closed:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from .fingerprint import fingerprint
-from .updates import HyperParameters, LossScale, UpdateRule, changed_entries, read_hyper_parameters
+from .updates import HyperParameters, UpdateRule, changed_entries, read_hyper_parameters
 from .waves.buffers import BufferSlots
 from .waves.replica import Replica
 

@@ -1,7 +1,10 @@
 """The built-in jobs: the same for the same seed, of the right shapes, and they learn."""
 
+import __future__
 import subprocess
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +14,11 @@ from wavelet.jobs import describe, load, names
 from wavelet.jobs.text import NUM_CHARACTERS, Text, standard_library_text
 
 ALL = pytest.mark.parametrize("name", names())
+
+
+@pytest.fixture(autouse=True)
+def _one_thread(_two_threads):
+    torch.set_num_threads(1)
 
 
 def train(job, steps):
@@ -66,26 +74,20 @@ def test_a_job_says_who_it_is(name):
 
 
 @ALL
-@pytest.mark.parametrize("batch_size", [10**9])
-def test_a_batch_larger_than_the_data_is_refused(name, batch_size):
-    with pytest.raises(ValueError, match=f"batch_size={batch_size} is not possible: give 1 to"):
-        load(name, batch_size=batch_size)
+def test_a_batch_larger_than_the_data_is_refused(name):
+    with pytest.raises(ValueError, match="batch_size=1000000 is not possible: give 1 to"):
+        load(name, batch_size=1000000)
 
 
 @ALL
-def test_the_loss_falls(name):
-    job = load(name, batch_size=16)
-    losses = train(job, 24)
-    assert sum(losses[-4:]) < 0.9 * sum(losses[:4])
-
-
-@ALL
-def test_evaluation_is_finite_and_repeats(name):
-    job = load(name)
-    first = job.evaluate()
-    assert first == job.evaluate()
-    assert 0 < first.loss < 10
-    assert (first.accuracy is None) == name.startswith("char")
+def test_training_improves_the_validation_loss(name):
+    job = load(name, batch_size=8)
+    job = replace(job, validation=job.validation[:2])
+    before = job.evaluate()
+    assert before == job.evaluate()
+    assert (before.accuracy is None) == name.startswith("char")
+    train(job, 30)
+    assert job.evaluate().loss < 0.95 * before.loss
 
 
 def test_weight_decay_of_the_gpt_is_for_matrices_only():
@@ -128,8 +130,8 @@ def test_the_text_is_the_standard_library():
     text = standard_library_text()
     assert len(text.train) == pytest.approx(9 * len(text.validation), abs=10)
     characters = "".join("\n" if number == 0 else chr(number + 31) for number in text.train[:100_000].tolist())
-    with open(__import__("__future__").__file__) as first:
-        assert characters.startswith(first.read().replace("\t", " "))
+    first = Path(__future__.__file__).read_text()
+    assert characters.startswith(first.replace("\t", " "))
 
 
 def test_training_and_validation_digits_do_not_overlap():

@@ -97,9 +97,10 @@ def test_a_scheduler_of_another_optimizer_is_refused():
 def test_everything_that_is_allowed_is_taken():
     model, optimizer, loss, loader = parts()
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
-    job = Job(model, optimizer, loss, loader, samples_per_batch=4, scheduler=scheduler, clip_grad_norm=1,
-              autocast=torch.bfloat16, validation=loader, metric=squared_error, seed=2**32 - 1, name="mine")  # fmt: skip
-    assert job.clip_grad_norm == 1
+    plain = {"samples_per_batch": 4, "seed": 2**32 - 1, "name": "mine", "clip_grad_norm": 1}
+    objects = {"validation": loader, "metric": squared_error, "scheduler": scheduler, "autocast": torch.bfloat16}
+    job = Job(model, optimizer, loss, loader, **plain, **objects)
+    assert {name: getattr(job, name) for name in (*plain, *objects)} == {**plain, **objects}
 
 
 def test_the_mean_weighs_batches_by_their_samples():

@@ -17,8 +17,9 @@ from wavelet.jobs import Job
 def small(**more):
     model = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    loader = [torch.randn(more.pop("batch_size", 4), 2)]
-    return Job(model, optimizer, lambda model, batch: model(batch).mean(), loader, samples_per_batch=len(loader[0]), **more)
+    size = more.pop("batch_size", 4)
+    return Job(model, optimizer, lambda model, batch: model(batch).mean(), [torch.randn(size, 2)],
+               samples_per_batch=size, **more)
 """
 
 

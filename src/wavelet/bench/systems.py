@@ -42,7 +42,7 @@ class System:
             return f"ceiling: {self.processes} × plain"
         if self.waves == 1:
             return "Wavelet, one wave"
-        return f"Wavelet {self.update}" + ", compiled" * self.compile
+        return "Wavelet, compiled" if self.compile else f"Wavelet {self.update}"
 
 
 def choose_systems(

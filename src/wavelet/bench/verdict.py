@@ -122,26 +122,28 @@ def judge(results: Results) -> Verdict:
 
 
 def sentences(verdict: Verdict) -> list[str]:
-    """The verdict in words, a line each: what Wavelet reaches, then where it loses."""
+    """The verdict in words, a line for each comparison; those that Wavelet loses say so."""
     if verdict.best_rule is None:
         return ["Wavelet could not be measured."]
-    others = {f"the best plain loop ({verdict.best_plain})": verdict.over_plain, "DDP": verdict.over_ddp}
-    said = [f"Wavelet {verdict.best_rule}: {_list_ratios(others)}."]
+    ours = f"Wavelet {verdict.best_rule}"
+    lines = [
+        _compare(ours, verdict.over_plain, f"the best plain loop ({verdict.best_plain})"),
+        _compare(ours, verdict.over_ddp, "DDP"),
+    ]
     if verdict.of_ceiling is not None:
-        said.append(f"It reaches {verdict.of_ceiling:.0%} of the ceiling.")
+        lines.append(f"{ours}: {verdict.of_ceiling:.0%} of the ceiling.")
     if verdict.compiling_helps is not None:
-        said.append(f"Compiling {'helps' if verdict.compiling_helps else 'does not help'} the plain loop.")
-    compiled = {"the best compiled loop": verdict.over_compiled, "best against best": verdict.best_over_best}
-    if verdict.over_compiled is not None:
-        said.append(f"Wavelet with compiled blocks: {_list_ratios(compiled)}.")
-    lost = [name for name, value in {**others, **compiled}.items() if value is not None and value < 1]
-    if lost:
-        said.append(f"Wavelet loses: {', '.join(lost)}.")
-    return said
+        lines.append(f"Compiling {'helps' if verdict.compiling_helps else 'does not help'} the plain loop.")
+        lines.append(_compare("Wavelet, compiled", verdict.over_compiled, "the best compiled loop"))
+        lines.append(_compare("Wavelet's fastest", verdict.best_over_best, "the fastest plain loop, compiled or not"))
+    return [line for line in lines if line]
 
 
-def _list_ratios(ratios: dict[str, float | None]) -> str:
-    return ", ".join(f"{value:.2f} × {name}" for name, value in ratios.items() if value is not None)
+def _compare(ours: str, ratio: float | None, other: str) -> str:
+    """One line; empty if there is nothing to compare."""
+    if ratio is None:
+        return ""
+    return f"{ours}: {ratio:.2f} × {other}{', so Wavelet loses' if ratio < 1 else ''}."
 
 
 def geometric_mean(ratios: Iterable[float]) -> float | None:

@@ -104,7 +104,7 @@ class OptimizerCopy:
         for shown, group, applied, users in groups:
             entries = {name: value for name, value in group.items() if name != "params"}
             for name, value in changed_entries(applied, entries).items():
-                if name not in users or name in applied and same_value(users[name], applied[name]):
+                if name not in users or (name in applied and same_value(users[name], applied[name])):
                     shown[name] = _clone(value)
 
     def states(self) -> Iterator[tuple[nn.Parameter, dict[str, Any]]]:
@@ -146,8 +146,8 @@ def _copy(value: Any, mapped: Mapped) -> Any:
     elif isinstance(value, Mapping):
         new = copy.copy(value)
         mapped[id(value)] = new
-        new.clear()  # type: ignore[attr-defined]
-        new.update((_key(key, mapped), _copy(item, mapped)) for key, item in value.items())  # type: ignore[attr-defined]
+        new.clear()
+        new.update((_key(key, mapped), _copy(item, mapped)) for key, item in value.items())
     elif isinstance(value, tuple) and hasattr(value, "_fields"):
         new = type(value)(*(_copy(item, mapped) for item in value))
     elif type(value) in (list, tuple, set):

@@ -77,7 +77,7 @@ class UpdateRule(ABC):
 
     @abstractmethod
     def _update(self, wave: int, gradients: Gradients | None, hyper_parameters: HyperParameters) -> None:
-        """Update ``wave`` with the mean gradient of its micro-batches; None: it was not finite and counts as missing."""
+        """Update ``wave`` with its mean gradient; None: it was not finite and counts as missing."""
 
     @property
     def round_size(self) -> int:
@@ -99,7 +99,6 @@ class UpdateRule(ABC):
     def turn(self, wave: int, hyper_parameters: HyperParameters, *, updates: bool) -> None:
         """The turn of ``wave`` after one of its backwards."""
         self._num_folded[wave] += 1
-        self._fold(wave)
         if updates:
             self.update(wave, hyper_parameters)
 
@@ -142,9 +141,6 @@ class UpdateRule(ABC):
         for wave, gradients in zip(self.weights, kept["gradients"], strict=True):
             for parameter, gradient in zip(wave, gradients, strict=True):
                 parameter.grad = gradient
-
-    def _fold(self, wave: int) -> None:
-        """The backward of a micro-batch of ``wave`` is done, its gradient added to ``weights[wave]``'s."""
 
     def _take(self, wave: int) -> tuple[Gradients, int]:
         """Give up the sum of gradients that the update of ``wave`` uses, and the number of micro-batches in it."""

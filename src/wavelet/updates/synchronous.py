@@ -48,11 +48,12 @@ class Synchronous(UpdateRule):
         super().load_kept(kept)
         self._total, self._last_wave = list(kept["total"]), kept["last_wave"]
 
-    def _fold(self, wave: int) -> None:
+    def turn(self, wave: int, hyper_parameters: HyperParameters, *, updates: bool) -> None:
         gradients = take_gradients(self.weights[wave])
         add_(self._total, gradients)
         self._last_wave = wave
         self._device.retire([gradient for gradient in gradients if gradient is not None])
+        super().turn(wave, hyper_parameters, updates=updates)
 
     def _take(self, wave: int) -> tuple[Gradients, int]:
         total, count = self._total, sum(self._num_folded)

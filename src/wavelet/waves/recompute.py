@@ -58,7 +58,7 @@ def _guarded(plain: Any, *, forks: bool) -> Iterator[None]:
 
 def _refuse_draws(others: tuple[Any, Any], drawn: torch.Tensor | None) -> None:
     python, numpys = others
-    now = numpy.random.get_state(legacy=True)
+    now: Any = numpy.random.get_state(legacy=True)
     if random.getstate() != python or now[2:] != numpys[2:] or (now[1] != numpys[1]).any():
         raise RuntimeError(
             "a checkpointed part of the model draws from Python's or NumPy's random numbers, which a checkpoint does "

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from .buffers import BufferSlots
 
@@ -53,7 +53,7 @@ def check_model(model: nn.Module, *, num_waves: int) -> torch.device:
             collectives inside the model.
     """
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-        if isinstance(tensor, UninitializedTensorMixin):
+        if isinstance(tensor, (UninitializedParameter, UninitializedBuffer)):
             raise ValueError(f"{name!r} is lazy and has no shape yet: run one batch through the model first.")
         if tensor.is_meta:
             raise ValueError(f"{name!r} is on the meta device and has no values: materialise the model first.")

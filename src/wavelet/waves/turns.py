@@ -56,7 +56,7 @@ class Turns:
         self._next = number
 
     def fail(self, error: BaseException, number: int = -1) -> None:
-        """Batch ``number`` and those after it are lost to ``error``; the ones before it still finish. Wakes everybody."""
+        """Batch ``number`` and those after it are lost to ``error``; the ones before it still finish."""
         with self._changed:
             if number < self._stopped_from:
                 self.failure, self._stopped_from = error, number
@@ -69,7 +69,7 @@ class Turns:
             self._lent = True
             self._changed.notify_all()
 
-    def lost(self, number: int) -> bool:
+    def lost(self, number: float) -> bool:
         """Whether batch ``number``, if it is not done, never will be."""
         return self._stopped_from != math.inf and number >= self._stopped_from
 

@@ -121,8 +121,6 @@ class Wave:
                 error.add_note("Two waves hold two batches: try waves=1 or smaller batches.")
 
 
-
-
 def stop_threads(turns: Turns, waves: list[Wave]) -> list[Wave]:
     """Stop and join the waves' threads; gives the waves whose threads sleep for ever and are abandoned."""
     turns.stop()

@@ -1,0 +1,86 @@
+"""`wavelet bench`: tables, verdict and results; what it refuses."""
+
+import json
+
+import pytest
+
+from .conftest import write_job
+
+
+def test_everything_but_compiled(wavelet, tiny, tmp_path):
+    done = wavelet("bench", tiny, "--steps", 5, "--rounds", 1, "--no-compile", "--update", "neighbour",
+                   "--allocators", "glibc", "--json", "out.json")  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "tiny under glibc: 6 batches, 1 round" in done.stdout
+    assert "Wavelet neighbour: " in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    document = json.loads((tmp_path / "out.json").read_text())
+    assert document.keys() == {
+        *("schema_version", "command", "command_line", "machine", "versions", "options"),
+        *("measurements", "failures", "rows", "verdicts", "geometric_means"),
+    }
+    assert document["command_line"].startswith("wavelet bench ")
+    assert document["failures"] == []
+    runs = {run["system"]["name"]: run for run in document["measurements"]}
+    assert list(runs) == document["options"]["systems"]
+    assert {"plain, 1 thread", "Wavelet neighbour", "DDP, 2 processes", "Wavelet, one wave"} <= set(runs)
+    assert {run["samples"] for run in runs.values()} == {48}
+    one_wave, plain = runs["Wavelet, one wave"], runs["plain, 1 thread"]
+    assert one_wave["validation_loss"] == pytest.approx(plain["validation_loss"])
+    assert runs["ceiling: 2 × plain"]["validation_loss"] is None
+    assert runs["DDP, 2 processes"]["validation_loss"] is not None
+    assert runs["DDP, 2 processes"]["peak_resident_bytes"] > 1.5 * plain["peak_resident_bytes"]
+    (verdict,) = document["verdicts"]
+    assert verdict["best_rule"] == "neighbour"
+    assert verdict["compiling_helps"] is None
+
+
+def test_demo(wavelet, tiny):
+    done = wavelet("bench", tiny, "--against", "plain", "--demo", "--rounds", 1, "--seconds", 0.1)
+    assert done.returncode == 0
+    assert done.stderr == "The first step is done.\n"
+    assert "Wavelet neighbour" in done.stdout
+    assert "DDP" not in done.stdout
+
+
+def test_a_job_that_only_fails_while_training(wavelet, tmp_path):
+    path = write_job(tmp_path / "late.py")
+    text = (tmp_path / "late.py").read_text()
+    (tmp_path / "late.py").write_text(text.replace("mse_loss(model(batch[0]), batch[1])", "1 / 0"))
+    done = wavelet("bench", path, "--steps", 4)
+    assert done.returncode == 1
+    assert 'late.py", line' in done.stderr
+    assert done.stderr.splitlines()[-1] == "wavelet: the run failed: ZeroDivisionError: division by zero"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["char-lstn"], "did you mean char-lstm?"),
+        (["{tiny}", "--against", "plain,horovod"], "'horovod' is not one of plain, ddp"),
+        (["{tiny}", "--waves", "1"], "--waves"),
+        (["{tiny}", "--rounds", "0"], "--rounds"),
+        (["{tiny}", "--steps", "4", "--seconds", "2"], "--steps or --seconds, not both"),
+        (["{tiny}", "--allocators", "hoard"], "'hoard' is not one of"),
+        (["{tiny}", "--json", "missing/out.json"], "there is no folder missing"),
+        ([], "JOB"),
+    ],
+)
+def test_refusals(tiny, tmp_path, monkeypatch, capsys, arguments, sentence):
+    from wavelet.cli.app import run
+
+    monkeypatch.chdir(tmp_path)
+    assert run(["bench", *(argument.format(tiny=tiny) for argument in arguments)]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert sentence in printed.err
+    assert len(printed.err.splitlines()) == 1
+
+
+def test_tcmalloc_is_refused_where_it_is_missing(tiny, monkeypatch, capsys):
+    from wavelet.bench import allocators
+    from wavelet.cli.app import run
+
+    monkeypatch.setattr(allocators, "find_tcmalloc", lambda: None)
+    assert run(["bench", tiny, "--allocators", "tcmalloc"]) == 2
+    assert "apt-get install libtcmalloc-minimal4" in capsys.readouterr().err
