@@ -98,7 +98,7 @@ def _train(model, make_optimizer, loss, batches, rule, K, A, clip, resync, befor
             total = None
             for batch in batch_list:
                 new = gradient_at([p.detach() for p in parameters], batch)
-                total = [[g] for g in new] if total is None else [t + [g] for t, g in zip(total, new, strict=True)]
+                total = [[g] for g in new] if total is None else [[*t, g] for t, g in zip(total, new, strict=True)]
             apply(parameters, optimizer, [_mean(t, len(batch_list)) for t in total], number)
             number += 1
         newest = parameters
@@ -143,7 +143,7 @@ def _train(model, make_optimizer, loss, batches, rule, K, A, clip, resync, befor
 
 
 def _visits(batch_list, K, A, flush):
-    """(wave, micro-batch) in order; then, where the round is closed early, (wave, None) for waves that still must update."""
+    """(wave, micro-batch) in order; then, where the round is closed early, (wave, None) where an update is due."""
     yield from ((m % K, batch) for m, batch in enumerate(batch_list))
     if flush:
         for k in range(K):

@@ -1,4 +1,4 @@
-"""Failures: the first error rises with its own traceback, no thread is left, nothing hangs, the process stays usable."""
+"""Failures: the first error rises with its own traceback, no thread is left, the process stays usable."""
 
 import subprocess
 import sys
@@ -80,7 +80,7 @@ def test_the_error_says_where_it_happened():
 
 
 def test_an_error_in_the_optimizer_keeps_the_last_whole_update():
-    model, optimizer, engine = make(update="delayed")
+    model, optimizer, engine = make(mlp(dropout=0.0), update="delayed")
     count = iter(range(100))
 
     def fail(*_):
@@ -90,12 +90,11 @@ def test_an_error_in_the_optimizer_keeps_the_last_whole_update():
     optimizer.register_step_post_hook(fail)
     _, error = run(engine)
     assert isinstance(error, Boom)
-    other, _, engine = make(update="delayed")
+    other, _, engine = make(mlp(dropout=0.0), update="delayed")
     with engine:
         for batch in batches(6):
             engine.step(batch)
-    assert all(p.isfinite().all() for p in model.parameters())
-    torch.manual_seed(0)
+    assert_same(trained_weights(model), trained_weights(other))
 
 
 def test_weights_after_a_failure_are_those_of_the_update_before():

@@ -109,7 +109,7 @@ def test_the_state_is_a_clone():
 
 
 def test_rates_that_the_user_set_are_saved():
-    model, engine = make("neighbour", scheduler=False, accumulate=1)
+    _, engine = make("neighbour", scheduler=False, accumulate=1)
     engine.step(batches(1)[0])
     engine._face.optimizer.param_groups[0]["lr"] = 0.5
     state = engine.state_dict()
@@ -123,8 +123,8 @@ def test_rates_that_the_user_set_are_saved():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"waves": 3}, "waves=2 and this engine has waves=3"),
-        ({"accumulate": 1}, "accumulate=2 and this engine has accumulate=1"),
+        ({"waves": 3}, "waves=2, this engine has waves=3"),
+        ({"accumulate": 1}, "accumulate=2, this engine has accumulate=1"),
         ({"scheduler": False}, "with a scheduler"),
     ],
 )

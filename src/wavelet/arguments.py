@@ -15,7 +15,7 @@ from .updates import RULES, UpdateSettings
 __all__ = ["AUTO_RESYNC", "check", "check_gradients_seen", "check_objects", "check_plain_tensors", "split_result"]
 
 AUTO_RESYNC = 8
-"""Updates of its own after which a wave averages with its predecessor under ``resync="auto"``; see benchmarks/convergence."""
+"""What ``resync="auto"`` means, in updates of a wave's own; benchmarks/convergence justifies it."""
 
 
 def check(

@@ -17,10 +17,10 @@ from .devices import make_device
 from .face import Face
 from .forking import quiet_before_fork
 from .forward import Forward, LossFunction
-from .profiling.blocks import blocks_of
 from .step import Step
 from .updates import RULES, HyperParameters, LossScale, check_optimizer
 from .waves.buffers import BufferSlots
+from .waves.recompute import offer_between_blocks
 from .waves.replica import check_model, make_replica
 from .waves.turns import NoProgressError, Turns
 from .waves.wave import Task, Wave, stop_threads
@@ -83,22 +83,18 @@ class Wavelet:
         self.waves, self.update, self.accumulate = waves, update, accumulate
         self._device = make_device(check_model(model, num_waves=waves), waves, streams)
         check_optimizer(optimizer, model)
-        replicas = [make_replica(model, replicate) for _ in range(waves)]
+        replicas = [make_replica(model, replicate, compile=compile) for _ in range(waves)]
         self._face = Face(model, optimizer)
         self._forward = Forward(loss, autocast, self._device, BufferSlots(model).clone())
         self._scheduler = scheduler
-        enabled = grad_scaler is not None and grad_scaler.is_enabled()
         self._rule = RULES[update](
             [replica.parameters for replica in replicas],
             self._face.parameters,
             optimizer,
             settings,
-            LossScale(grad_scaler, waves) if grad_scaler is not None and enabled else None,
+            LossScale.of(grad_scaler, waves),
             self._device,
         )
-        if compile:
-            for block in (block for replica in replicas for block in blocks_of(replica.model)):
-                block.compile()
         self._turns = Turns(timeout)
         self._waves = [Wave(k, replica, self._rule, self._turns, self._device) for k, replica in enumerate(replicas)]
         self._num_batches = 0
@@ -111,8 +107,6 @@ class Wavelet:
         self._face.publish(self._rule, self._forward.buffers)
         self._stop_threads = weakref.finalize(self, stop_threads, self._turns, self._waves)
         quiet_before_fork(self)
-
-    # What a training loop calls.
 
     def step(self, batch: Any) -> Step:
         """Run the forward of ``batch``, hand its backward and update to its wave, and return.
@@ -166,7 +160,7 @@ class Wavelet:
             self._settle()
 
     def flush(self) -> None:
-        """Drain, and close the open round: apply what its waves have, with the mean of that. The next batch opens a new one."""
+        """Drain, and close the open round: apply the mean of what its waves have. The next batch opens a new one."""
         with self._fatal():
             self._check_open()
             if not self._running:
@@ -225,8 +219,6 @@ class Wavelet:
             self._settle()
             saving.load_into(self, state)
 
-    # What they are made of.
-
     def _may_start(self, wave: Wave, *, all_idle: bool) -> bool:
         if self._alone is not None and not self._alone.done:
             return False
@@ -240,20 +232,14 @@ class Wavelet:
             self._alone = None
             arguments.check_gradients_seen(self._gradients_seen, self._face.gradients_seen())
             if self._turns.recomputes and not self._guards_blocks:
-                self._guard_blocks()
+                self._guards_blocks = True
+                for other in self._waves:
+                    offer_between_blocks(self._turns, other.replica.model)
         if self._face.optimizer_was_replaced():
             self._wait(self._all_idle)
             self._face.give_optimizer(self._rule)
         self._face.apply_modes(wave.replica)
         return self._face.read()
-
-    def _guard_blocks(self) -> None:
-        """The model recomputes in backward: hand the baton over at block boundaries too."""
-        self._guards_blocks = True
-        turns = self._turns
-        for wave in self._waves:
-            for block in blocks_of(wave.replica.model):
-                block.register_forward_pre_hook(lambda module, inputs: turns.offer())
 
     def _stepped(self) -> None:
         self._face.optimizer._opt_called = True  # type: ignore[attr-defined]  # or schedulers would warn

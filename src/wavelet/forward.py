@@ -23,7 +23,7 @@ LossFunction = Callable[[nn.Module, Any], "Tensor | Mapping[str, Any]"]
 
 @dataclass
 class Result:
-    """What a forward gave: the loss, the other outputs (detached), the batch on the device, and whether torch compiled."""
+    """What a forward gave: loss, other outputs (detached), the batch on the device, and whether torch compiled."""
 
     loss: Tensor
     outputs: Mapping[str, Any]

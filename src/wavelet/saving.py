@@ -53,8 +53,8 @@ def check_state(engine: Wavelet, state: dict[str, Any]) -> None:
     for name in ("waves", "update", "accumulate"):
         if state[name] != getattr(engine, name):
             raise ValueError(
-                f"the state was saved with {name}={state[name]!r} and this engine has {name}={getattr(engine, name)!r}: "
-                "make the engine with the saved one."
+                f"the state was saved with {name}={state[name]!r}, this engine has {name}={getattr(engine, name)!r}: "
+                "they must be the same."
             )
     for saved, own in zip(state["weights"], _distinct_weights(engine), strict=True):
         if [tuple(t.shape) for t in saved] != [tuple(p.shape) for p in own]:

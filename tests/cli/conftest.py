@@ -18,14 +18,14 @@ def job(seed=0, batch_size=8):
     points = torch.randn(32, 4)
     data = [(x, x.sum(1, keepdim=True)) for x in points.split(batch_size)]
     return wavelet.Job(
-        model, optimizer, lambda model, batch: mse_loss(model(batch[0]), batch[1]), data,
+        model, optimizer, lambda model, batch: {loss}, data,
         samples_per_batch=batch_size, validation=data,
     )
 """
 
 
-def write_job(path, first="pass"):
-    path.write_text(TINY.format(first=first))
+def write_job(path, first="pass", loss="mse_loss(model(batch[0]), batch[1])"):
+    path.write_text(TINY.format(first=first, loss=loss))
     return str(path)
 
 

@@ -44,10 +44,7 @@ def test_demo(wavelet, tiny):
 
 
 def test_a_job_that_only_fails_while_training(wavelet, tmp_path):
-    path = write_job(tmp_path / "late.py")
-    text = (tmp_path / "late.py").read_text()
-    (tmp_path / "late.py").write_text(text.replace("mse_loss(model(batch[0]), batch[1])", "1 / 0"))
-    done = wavelet("bench", path, "--steps", 4)
+    done = wavelet("bench", write_job(tmp_path / "late.py", loss="1 / 0"), "--steps", 4)
     assert done.returncode == 1
     assert 'late.py", line' in done.stderr
     assert done.stderr.splitlines()[-1] == "wavelet: the run failed: ZeroDivisionError: division by zero"

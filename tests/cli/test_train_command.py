@@ -105,11 +105,8 @@ def test_a_job_file_that_raises_is_shown_with_its_traceback(wavelet, tmp_path):
     assert done.stderr.splitlines()[-1] == "wavelet: broken.py raised KeyError: 'my mistake'"
 
 
-def test_a_loss_that_raises_is_shown_with_its_traceback(wavelet, tiny):
-    path = tiny.replace("tiny.py", "late.py")
-    with open(tiny) as source, open(path, "w") as target:
-        target.write(source.read().replace("mse_loss(model(batch[0]), batch[1])", "1 / 0"))
-    done = wavelet("train", path)
+def test_a_loss_that_raises_is_shown_with_its_traceback(wavelet, tmp_path):
+    done = wavelet("train", write_job(tmp_path / "late.py", loss="1 / 0"))
     assert done.returncode == 1
     assert 'late.py", line' in done.stderr
     assert "typer" not in done.stderr

@@ -30,6 +30,6 @@ def test_peak_follows_what_is_touched():
 def test_a_small_child_does_not_report_its_parents_peak():
     """`ru_maxrss` survives exec on Linux: a child of this process would start at this process's peak."""
     code = "import wavelet.report.machine as m; print(m.peak_resident_bytes())"
-    large = torch.ones(1500 * 2**20, dtype=torch.uint8)
+    large = torch.ones(700 * 2**20, dtype=torch.uint8)
     peak = int(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
-    assert peak < large.numel() // 2
+    assert peak < large.numel()

@@ -143,7 +143,7 @@ def _compare(ours: str, ratio: float | None, other: str) -> str:
     """One line; empty if there is nothing to compare."""
     if ratio is None:
         return ""
-    return f"{ours}: {ratio:.2f} × {other}{', so Wavelet loses' if ratio < 1 else ''}."
+    return f"{ours}: {ratio:.2f} × {other}{': it loses' if ratio < 1 else ''}."
 
 
 def geometric_mean(ratios: Iterable[float]) -> float | None:

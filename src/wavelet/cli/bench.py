@@ -166,7 +166,7 @@ def _show(results: Results) -> None:
     title = f"{plan.job} under {results.allocator}: {plan.batches} batches, {rounds}"
     show(results_table(title, make_rows(results)))
     for failure in results.failures:
-        print(f"{failure.system.name}: {failure.reason}")
+        print(f"{failure.system.name} {'does not compile' if failure.system.compile else 'fails'}: {failure.reason}")
     print(*sentences(judge(results)), sep="\n", end="\n\n")
 
 

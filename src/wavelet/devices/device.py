@@ -65,7 +65,7 @@ class Device(ABC):
 
     @abstractmethod
     def retire(self, tensors: list[Tensor]) -> None:
-        """Tensors of the wave whose turn is next: read in this turn, not to be freed before that wave is ordered after it."""
+        """Hold tensors that this turn reads and the next turn's wave owns, until that is ordered after this turn."""
 
     @abstractmethod
     def keep(self, wave: int, batch: object) -> None:

@@ -25,6 +25,11 @@ class LossScale:
         self._scales: list[float] = []
         self.adopt()
 
+    @classmethod
+    def of(cls, scaler: torch.amp.GradScaler | None, num_waves: int) -> LossScale | None:
+        """The scale that ``scaler`` gives; None where it is missing or disabled."""
+        return None if scaler is None or not scaler.is_enabled() else cls(scaler, num_waves)
+
     def of_wave(self, wave: int) -> float:
         """The factor of the losses of ``wave`` until its next update."""
         return self._scales[wave]

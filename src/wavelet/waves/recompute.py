@@ -15,8 +15,12 @@ from typing import Any
 
 import numpy
 import torch
+from torch import nn
 
-__all__ = ["guard_recomputation"]
+from ..profiling.blocks import blocks_of
+from .turns import Turns
+
+__all__ = ["guard_recomputation", "offer_between_blocks"]
 
 _of_this_thread = threading.local()
 _plain_fork_rng: Callable[..., Any] = torch.random.fork_rng
@@ -31,6 +35,21 @@ def guard_recomputation(baton: Callable[[], AbstractContextManager[None]], disca
     _of_this_thread.baton, _of_this_thread.discard, _of_this_thread.inside = baton, discard, False
     if torch.random.fork_rng is _plain_fork_rng:
         torch.random.fork_rng = _fork_rng
+
+
+def offer_between_blocks(turns: Turns, model: nn.Module) -> None:
+    """Let the caller hand the baton over at the block boundaries of a model that recomputes.
+
+    Not under autocast: leaving autocast in a recomputation would clear the casts that the caller's forward shares.
+    """
+
+    def offer(module: nn.Module, inputs: Any) -> None:
+        if not torch.is_autocast_enabled(kind):
+            turns.offer()
+
+    kind = next(model.parameters()).device.type
+    for block in blocks_of(model):
+        block.register_forward_pre_hook(offer)
 
 
 def _fork_rng(*args: Any, **kwargs: Any) -> Any:

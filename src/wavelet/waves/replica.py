@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
+from ..profiling.blocks import blocks_of
 from .buffers import BufferSlots
 
 __all__ = ["Replica", "check_model", "make_replica"]
@@ -73,12 +74,15 @@ def check_model(model: nn.Module, *, num_waves: int) -> torch.device:
     return devices.pop()
 
 
-def make_replica(model: nn.Module, replicate: Callable[[], nn.Module] | None = None) -> Replica:
+def make_replica(
+    model: nn.Module, replicate: Callable[[], nn.Module] | None = None, *, compile: bool = False
+) -> Replica:
     """An independent copy of ``model``: ties, frozen weights, modes, hooks and attributes of parameters kept.
 
     Args:
         model: the original.
         replicate: builds a fresh model of the same structure, for models that ``copy.deepcopy`` cannot copy.
+        compile: compile the forwards of the copy's blocks.
 
     Raises:
         ValueError: the model cannot be copied, or the copy is not independent or not alike.
@@ -90,6 +94,9 @@ def make_replica(model: nn.Module, replicate: Callable[[], nn.Module] | None = N
     for old_module, new_module in zip(model.modules(), fresh.modules(), strict=True):
         new_module.training = old_module.training
     _check_independent(model, fresh)
+    if compile:
+        for block in blocks_of(fresh):
+            block.compile()
     return Replica(fresh)
 
 
