@@ -270,7 +270,7 @@ def test_an_engine_that_is_forgotten_ends_its_threads():
     _, _, engine = make()
     engine.step(batches(1)[0])
     engine.drain()
-    threads = [wave.thread for wave in engine._waves]
+    threads = [wave.thread for wave in engine._waves.waves]
     del engine
     for thread in threads:
         thread.join(10)

@@ -20,10 +20,11 @@ from .forward import Forward, LossFunction
 from .step import Step
 from .updates import RULES, HyperParameters, LossScale, check_optimizer
 from .waves.buffers import BufferSlots
+from .waves.group import WaveGroup
 from .waves.recompute import offer_between_blocks
 from .waves.replica import check_model, make_replica
-from .waves.turns import NoProgressError, Turns
-from .waves.wave import Task, Wave, stop_threads
+from .waves.turns import NoProgressError
+from .waves.wave import Task, Wave
 
 __all__ = ["Wavelet"]
 
@@ -95,8 +96,8 @@ class Wavelet:
             LossScale.of(grad_scaler, waves),
             self._device,
         )
-        self._turns = Turns(timeout)
-        self._waves = [Wave(k, replica, self._rule, self._turns, self._device) for k, replica in enumerate(replicas)]
+        self._waves = WaveGroup(replicas, self._rule, self._device, timeout)
+        self._turns = self._waves.turns
         self._num_batches = 0
         self._num_started = 0  # since the engine was made
         self._position = 0  # in the open round
@@ -105,7 +106,7 @@ class Wavelet:
         self._running = self._closed = self._guards_blocks = False
         self._gradients_seen = self._face.gradients_seen()
         self._face.publish(self._rule, self._forward.buffers)
-        self._stop_threads = weakref.finalize(self, stop_threads, self._turns, self._waves)
+        self._stop_threads = weakref.finalize(self, self._waves.stop)
         quiet_before_fork(self)
 
     def step(self, batch: Any) -> Step:
@@ -165,7 +166,7 @@ class Wavelet:
             self._check_open()
             if not self._running:
                 self._go_on()
-            self._wait(self._all_idle)
+            self._wait(lambda: self._waves.idle)
             for index in self._rule.pending():
                 with self._device.running(index):
                     self._device.begin_turn(index)
@@ -204,7 +205,7 @@ class Wavelet:
             self._check_failure()
             if not self._running and not self._closed:
                 self._face.adopt(self._rule, self._forward.buffers)
-            self._wait(self._all_idle)
+            self._wait(lambda: self._waves.idle)
             return saving.state_of(self)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -222,10 +223,7 @@ class Wavelet:
     def _may_start(self, wave: Wave, *, all_idle: bool) -> bool:
         if self._alone is not None and not self._alone.done:
             return False
-        return self._all_idle() if all_idle else wave.idle
-
-    def _all_idle(self) -> bool:
-        return all(wave.idle for wave in self._waves)
+        return self._waves.idle if all_idle else wave.idle
 
     def _read_face(self, wave: Wave) -> HyperParameters:
         if self._alone is not None:
@@ -233,10 +231,10 @@ class Wavelet:
             arguments.check_gradients_seen(self._gradients_seen, self._face.gradients_seen())
             if self._turns.recomputes and not self._guards_blocks:
                 self._guards_blocks = True
-                for other in self._waves:
+                for other in self._waves.waves:
                     offer_between_blocks(self._turns, other.replica.model)
         if self._face.optimizer_was_replaced():
-            self._wait(self._all_idle)
+            self._wait(lambda: self._waves.idle)
             self._face.give_optimizer(self._rule)
         self._face.apply_modes(wave.replica)
         return self._face.read()
@@ -251,13 +249,11 @@ class Wavelet:
         self._running = True
         self._face.adopt(self._rule, self._forward.buffers)
         self._gradients_seen = self._face.gradients_seen()
-        for wave in self._waves:
-            if wave.thread is None:
-                wave.start()
+        self._waves.start()
 
     def _settle(self) -> None:
         """Wait for all waves, and make the user's objects the newest."""
-        self._wait(self._all_idle)
+        self._wait(lambda: self._waves.idle)
         if self._running:
             self._device.leave()
             self._running = False
@@ -266,14 +262,11 @@ class Wavelet:
     def wait_until_idle(self) -> None:
         """Return when every wave has done its work; shows nothing in the user's objects."""
         if self._running:
-            self._turns.wait(self._all_idle, self._describe)
+            self._waves.wait(lambda: self._waves.idle)
 
     def _wait(self, ready: Callable[[], bool]) -> None:
-        self._turns.wait(ready, self._describe)
+        self._waves.wait(ready)
         self._check_failure()
-
-    def _describe(self) -> str:
-        return "; ".join(f"the {wave.name} is {wave.doing}" for wave in self._waves)
 
     def _check_open(self) -> None:
         self._check_failure()

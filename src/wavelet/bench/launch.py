@@ -18,6 +18,7 @@ from wavelet.bench.worker import Spec
 __all__ = ["RunFailed", "run_side_by_side"]
 
 _SILENCE_LIMIT = 900.0
+_SECONDS_TO_LEAVE = 10.0
 _ERROR_TAIL = 2000
 
 Event = dict[str, Any]
@@ -94,7 +95,10 @@ class _Worker:
         self._write(self._spec.to_json())
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:  # it has given its result: let it end its own helpers
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_SECONDS_TO_LEAVE)
         self._process.kill()
         self._process.wait()
         with contextlib.suppress(BrokenPipeError):

@@ -13,7 +13,7 @@ from typing import Any
 from wavelet.bench.allocators import environment
 from wavelet.bench.launch import Event, RunFailed, run_side_by_side
 from wavelet.bench.systems import System, round_up, warmup_batches
-from wavelet.bench.worker import Spec
+from wavelet.bench.worker import NUM_SEEDS, Spec
 
 __all__ = ["Failure", "Measurement", "Plan", "Results", "calibrate", "measure", "take_turns"]
 
@@ -129,14 +129,14 @@ def measure(
     Raises:
         RunFailed: see `run_side_by_side`.
     """
-    seed = plan.seed + number
+    seed = (plan.seed + number) % NUM_SEEDS
     with tempfile.TemporaryDirectory() as folder:
         specs = [
             Spec(
                 job=plan.spec,
                 system=system,
                 # The processes of DDP build one model; those of the ceiling are to share nothing.
-                seed=seed + rank if system.kind == "ceiling" else seed,
+                seed=(seed + rank) % NUM_SEEDS if system.kind == "ceiling" else seed,
                 batch_size=plan.batch_size,
                 warmup=warmup_batches(plan.waves) // system.processes,
                 steps=plan.batches // system.processes,

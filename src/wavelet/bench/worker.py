@@ -23,7 +23,10 @@ from wavelet.bench.systems import System
 if TYPE_CHECKING:
     from wavelet.jobs import Job
 
-__all__ = ["Spec", "main"]
+__all__ = ["NUM_SEEDS", "Spec", "main"]
+
+NUM_SEEDS = 2**32
+"""Seeds go round at NumPy's limit."""
 
 _SECONDS_BETWEEN_REPORTS = 0.25
 _NUM_FINAL_LOSSES = 10
@@ -149,7 +152,7 @@ def _build(spec: Spec) -> tuple[Job, Loop]:
         return job, WavesLoop(job, waves=system.waves, update=system.update, compile=system.compile)
     if system.kind == "ddp":
         # Ranks that draw alike would train on neighbouring samples and drop the same activations.
-        wavelet.jobs.set_seeds(spec.seed + spec.rank)
+        wavelet.jobs.set_seeds((spec.seed + spec.rank) % NUM_SEEDS)
         return job, PlainLoop(job, model=torch.nn.parallel.DistributedDataParallel(job.model))
     return job, PlainLoop(job, compile=system.compile)
 

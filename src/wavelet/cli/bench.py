@@ -13,6 +13,7 @@ import typer
 
 from wavelet.bench.allocators import INSTALL_TCMALLOC, environment, find_tcmalloc, standard_allocator
 from wavelet.bench.document import document, geometric_means
+from wavelet.bench.launch import RunFailed
 from wavelet.bench.progress import BenchProgress
 from wavelet.bench.rounds import Plan, Results, calibrate, take_turns
 from wavelet.bench.systems import System, choose_systems, round_up
@@ -83,14 +84,16 @@ def bench(
     )
     plans = [_plan(job, setting) for job in dict.fromkeys(jobs)]
     finished: list[Results] = []
-    with Bar("", len(plans) * len(setting.allocators) * setting.rounds * len(systems)) as bar:
+    with Bar("starting", len(plans) * len(setting.allocators) * setting.rounds * len(systems)) as bar:
         for results in _compare(plans, setting, BenchProgress(bar, announce=demo)):
             finished.append(results)
             with bar.aside():
                 _show(results)
             if target:
                 target.write(_fields(setting, finished))
-    _conclude(finished, setting)
+    _conclude(finished)
+    for failure in (failure for results in finished for failure in results.failures if not failure.system.compile):
+        raise RunFailed(f"{failure.system.name}: {failure.reason}", failure.details)
 
 
 def _names(option: str, text: str, known: Sequence[str]) -> list[str]:
@@ -170,7 +173,7 @@ def _show(results: Results) -> None:
     print(*sentences(judge(results)), sep="\n", end="\n\n")
 
 
-def _conclude(finished: Sequence[Results], setting: _Setting) -> None:
+def _conclude(finished: Sequence[Results]) -> None:
     """What holds over all tables."""
     for mean in geometric_means([judge(results) for results in finished]):
         if len(mean["jobs"]) > 1:

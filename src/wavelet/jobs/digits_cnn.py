@@ -16,30 +16,42 @@ _SIZE = 16
 
 
 class Residual(nn.Module):
-    """Two 3×3 convolutions beside an identity, ``(batch, channels, height, width)`` → the same."""
+    """Two 3×3 convolutions beside a shortcut, ``(batch, channels, height, width)`` → ``(batch, width', …/stride)``."""
 
-    def __init__(self, channels: int) -> None:
+    def __init__(self, channels: int, width: int, stride: int) -> None:
         super().__init__()
         self.branch = nn.Sequential(
-            nn.Conv2d(channels, channels, 3, padding=1, bias=False),
-            nn.BatchNorm2d(channels),
+            nn.Conv2d(channels, width, 3, stride, padding=1, bias=False),
+            nn.BatchNorm2d(width),
             nn.ReLU(),
-            nn.Conv2d(channels, channels, 3, padding=1, bias=False),
-            nn.BatchNorm2d(channels),
+            nn.Conv2d(width, width, 3, padding=1, bias=False),
+            nn.BatchNorm2d(width),
         )
+        self.shortcut: nn.Module = nn.Identity()
+        if (channels, 1) != (width, stride):
+            self.shortcut = nn.Sequential(nn.Conv2d(channels, width, 1, stride, bias=False), nn.BatchNorm2d(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.relu(x + self.branch(x))
+        return F.relu(self.shortcut(x) + self.branch(x))
 
 
 class DigitsCNN(nn.Module):
-    """Images ``(batch, 1, size, size)`` → logits ``(batch, 10)``."""
+    """Images ``(batch, 1, size, size)`` → logits ``(batch, 10)``; each stage halves the image and doubles the channels."""
 
-    def __init__(self, channels: int = 32, num_blocks: int = 6) -> None:
+    def __init__(self, channels: int = 16, num_stages: int = 3, blocks_per_stage: int = 3) -> None:
         super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(1, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels), nn.ReLU())
-        self.blocks = nn.Sequential(*(Residual(channels) for _ in range(num_blocks)))
-        self.head = nn.Linear(channels, 10)
+        self.stem = nn.Sequential(
+            nn.Conv2d(1, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels), nn.ReLU()
+        )
+        blocks: list[nn.Module] = []
+        width = channels
+        for stage in range(num_stages):
+            for block in range(blocks_per_stage):
+                stride = 2 if stage > 0 and block == 0 else 1
+                blocks.append(Residual(width, width * stride, stride))
+                width *= stride
+        self.blocks = nn.Sequential(*blocks)
+        self.head = nn.Linear(width, 10)
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.blocks(self.stem(images))

@@ -14,38 +14,64 @@ __all__ = ["DigitsMobile", "job"]
 _SIZE = 16
 
 
-class InvertedResidual(nn.Module):
-    """Widen, convolve each channel alone, narrow; beside an identity. ``(batch, channels, height, width)`` → same."""
+class SqueezeExcite(nn.Module):
+    """Scales each channel by what the image as a whole says of it."""
 
-    def __init__(self, channels: int, expansion: int) -> None:
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.gate = nn.Sequential(
+            nn.AdaptiveAvgPool2d(1),
+            nn.Conv2d(channels, channels // 4, 1),
+            nn.ReLU(),
+            nn.Conv2d(channels // 4, channels, 1),
+            nn.Hardsigmoid(),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.gate(x)
+
+
+class InvertedResidual(nn.Module):
+    """Widen, convolve each channel alone, narrow; beside an identity where shapes allow."""
+
+    def __init__(self, channels: int, width: int, stride: int, expansion: int, se: bool) -> None:
         super().__init__()
         wide = expansion * channels
+        self.is_residual = (channels, 1) == (width, stride)
         self.branch = nn.Sequential(
             nn.Conv2d(channels, wide, 1, bias=False),
             nn.BatchNorm2d(wide),
             nn.Hardswish(),
-            nn.Conv2d(wide, wide, 3, padding=1, groups=wide, bias=False),
+            nn.Conv2d(wide, wide, 3, stride, padding=1, groups=wide, bias=False),
             nn.BatchNorm2d(wide),
             nn.Hardswish(),
-            nn.Conv2d(wide, channels, 1, bias=False),
-            nn.BatchNorm2d(channels),
+            *([SqueezeExcite(wide)] if se else []),
+            nn.Conv2d(wide, width, 1, bias=False),
+            nn.BatchNorm2d(width),
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        output: Tensor = x + self.branch(x)
-        return output
+        output: Tensor = self.branch(x)
+        return x + output if self.is_residual else output
 
 
 class DigitsMobile(nn.Module):
     """Images ``(batch, 1, size, size)`` → logits ``(batch, 10)``."""
 
-    def __init__(self, channels: int = 32, num_blocks: int = 6, expansion: int = 3) -> None:
+    def __init__(self, channels: int = 16, num_stages: int = 3, blocks_per_stage: int = 3, expansion: int = 4, se: bool = True) -> None:
         super().__init__()
         self.stem = nn.Sequential(
             nn.Conv2d(1, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels), nn.Hardswish()
         )
-        self.blocks = nn.Sequential(*(InvertedResidual(channels, expansion) for _ in range(num_blocks)))
-        self.head = nn.Linear(channels, 10)
+        blocks: list[nn.Module] = []
+        width = channels
+        for stage in range(num_stages):
+            for block in range(blocks_per_stage):
+                stride = 2 if stage > 0 and block == 0 else 1
+                blocks.append(InvertedResidual(width, width * stride, stride, expansion, se))
+                width *= stride
+        self.blocks = nn.Sequential(*blocks)
+        self.head = nn.Linear(width, 10)
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.blocks(self.stem(images))

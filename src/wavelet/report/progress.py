@@ -57,11 +57,11 @@ def _progress() -> Progress:
 
     console = Console(stderr=True, highlight=False)
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=None),
         MofNCompleteColumn(),
         TimeRemainingColumn(compact=True),
-        TextColumn("{task.fields[note]}"),
+        TextColumn("{task.fields[note]}", markup=False),
         console=console,
         disable=not console.is_terminal,
         transient=True,

@@ -94,6 +94,9 @@ def make_replica(
     for old_module, new_module in zip(model.modules(), fresh.modules(), strict=True):
         new_module.training = old_module.training
     _check_independent(model, fresh)
+    for module in fresh.modules():
+        if isinstance(module, nn.RNNBase):
+            module.flatten_parameters()  # cuDNN wants one chunk of memory, and copying has split it
     if compile:
         for block in blocks_of(fresh):
             block.compile()

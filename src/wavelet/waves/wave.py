@@ -12,9 +12,9 @@ from ..devices import Device
 from ..updates import HyperParameters, UpdateRule
 from .recompute import guard_recomputation
 from .replica import Replica
-from .turns import NoProgressError, Stopped, Turns
+from .turns import Stopped, Turns
 
-__all__ = ["Task", "Wave", "stop_threads", "wave_name"]
+__all__ = ["Task", "Wave", "wave_name"]
 
 
 def wave_name(index: int) -> str:
@@ -120,12 +120,3 @@ class Wave:
             if "out of memory" in str(error).lower():
                 error.add_note("Two waves hold two batches: try waves=1 or smaller batches.")
 
-
-def stop_threads(turns: Turns, waves: list[Wave]) -> list[Wave]:
-    """Stop and join the waves' threads; gives the waves whose threads sleep for ever and are abandoned."""
-    turns.stop()
-    patience = 1.0 if isinstance(turns.failure, NoProgressError) else turns.timeout
-    for wave in waves:
-        if wave.thread is not None:
-            wave.thread.join(patience)
-    return [wave for wave in waves if wave.thread is not None and wave.thread.is_alive()]

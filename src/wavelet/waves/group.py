@@ -1,0 +1,60 @@
+"""The K waves of one device, and what the caller's thread waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ..devices import Device
+from ..updates import UpdateRule
+from .replica import Replica
+from .turns import NoProgressError, Turns
+from .wave import Wave
+
+__all__ = ["WaveGroup"]
+
+
+class WaveGroup:
+    """K waves that share a rule, a device and their turns.
+
+    Args:
+        replicas: one a wave.
+        rule: what becomes of their gradients.
+        device: where they run.
+        timeout: seconds without progress before a wait raises.
+    """
+
+    def __init__(self, replicas: Sequence[Replica], rule: UpdateRule, device: Device, timeout: float) -> None:
+        self.turns = Turns(timeout)
+        self.waves = [Wave(index, replica, rule, self.turns, device) for index, replica in enumerate(replicas)]
+
+    def __getitem__(self, index: int) -> Wave:
+        return self.waves[index]
+
+    @property
+    def idle(self) -> bool:
+        """Whether no batch is in flight."""
+        return all(wave.idle for wave in self.waves)
+
+    def start(self) -> None:
+        """Start the threads that do not run yet."""
+        for wave in self.waves:
+            if wave.thread is None:
+                wave.start()
+
+    def wait(self, ready: Callable[[], bool]) -> None:
+        """In the caller's thread: wait until ``ready()`` or until something has failed.
+
+        Raises:
+            NoProgressError: nothing has moved for ``timeout`` seconds; says what each wave is doing.
+        """
+        self.turns.wait(ready, lambda: "; ".join(f"the {wave.name} is {wave.doing}" for wave in self.waves))
+
+    def stop(self) -> list[Wave]:
+        """Stop and join the threads; gives the waves whose threads sleep for ever and are abandoned."""
+        self.turns.stop()
+        patience = 1.0 if isinstance(self.turns.failure, NoProgressError) else self.turns.timeout
+        started = [wave for wave in self.waves if wave.thread is not None]
+        for wave in started:
+            assert wave.thread is not None
+            wave.thread.join(patience)
+        return [wave for wave in started if wave.thread is not None and wave.thread.is_alive()]
