@@ -1,0 +1,55 @@
+"""Measure it: ``python benchmarks/convergence/run.py``. Runs that are in runs.jsonl already are not made again."""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import sys
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from convergence.runs import JOBS, Run, Store, study, tuning_runs, verdict_runs
+from convergence.training import prepare, train
+from wavelet.report.progress import Bar
+
+FOLDER = Path(__file__).resolve().parent
+
+
+def main() -> None:
+    """Tune, then the verdict's runs, then the study; write the results after each stage."""
+    arguments = _arguments()
+    store = Store(arguments.folder / "runs.jsonl")
+    if not arguments.report_only:
+        spawn = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(arguments.processes, mp_context=spawn, initializer=prepare) as pool:
+            while runs := [run for job in JOBS for run in tuning_runs(store, job)]:
+                _make("tuning", runs, store, pool)
+            for title, stage in (("verdict", verdict_runs), ("study", study)):
+                _make(title, [run for job in JOBS for run in stage(store, job)], store, pool)
+
+
+def _make(title: str, runs: Iterable[Run], store: Store, pool: ProcessPoolExecutor) -> None:
+    missing = [run for run in dict.fromkeys(runs) if run not in store.records]
+    with Bar(title, len(missing)) as bar:
+        for done, future in enumerate(as_completed([pool.submit(train, run) for run in missing]), start=1):
+            record = future.result()
+            store.add(record)
+            run = record.run
+            note = f"{run.job} {run.rule} resync={run.resync} rate={run.rate:g} seed={run.seed}"
+            bar.say(f"{title} {done}/{len(missing)}: {note}: loss {record.loss:.4f} in {record.seconds:.0f} s")
+            bar.update(done)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="where runs.jsonl and the results go")
+    parser.add_argument("--processes", type=int, default=2, help="runs side by side; results do not depend on it")
+    parser.add_argument("--report-only", action="store_true", help="no runs: tables and pictures of what is there")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""Which runs the benchmark makes, and the file that keeps each finished one so that nothing is measured twice."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from wavelet.arguments import AUTO_RESYNC
+
+__all__ = ["BATCHES", "JOBS", "SEEDS", "Record", "Run", "Store", "best_rate", "next_rates", "study", "verdict_runs"]
+
+JOBS = ("char-lstm", "char-gpt", "digits-cnn")
+BATCHES = {"char-lstm": (8, 480), "char-gpt": (4, 400), "digits-cnn": (16, 480)}
+"""For each job: samples in a batch, and batches in a run. An update of the plain loop uses two batches."""
+OWN_RATES = {"char-lstm": 2e-3, "char-gpt": 1e-3, "digits-cnn": 0.05}
+FACTORS = (0.5, 1.0, 2.0)
+"""Where the tuning starts, as multiples of the job's own rate; it doubles or halves on while the best is at an edge."""
+TUNING_SEED = 100
+SEEDS = (1, 2, 3, 4, 5)
+STUDY_SEEDS = (1, 2, 3)
+RESYNCS = (None, 32, 2, 1)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run. `rule`: one of Wavelet's three, or "plain", the ordinary loop that accumulates two batches."""
+
+    job: str
+    rule: str
+    resync: int | None
+    rate: float
+    seed: int
+    batch_size: int
+    num_batches: int
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a run measured.
+
+    Args:
+        samples: where it was evaluated, in samples seen.
+        losses: validation loss there, in nats; None where it was not finite.
+        accuracies: share of digits recognised there; empty for jobs without a metric.
+        training_losses: of every batch.
+        updates: where the drift was measured, in updates of one wave.
+        drifts: L2 norm of the difference between the two waves' weights there.
+        weight_norms: L2 norm of the first wave's weights there.
+        checks: checksums of the initial weights and of all batches; equal for runs that are paired.
+        seconds: how long it took, beside another run on the same machine.
+        versions: as `wavelet.report.machine.versions`.
+    """
+
+    run: Run
+    samples: list[int]
+    losses: list[float | None]
+    accuracies: list[float]
+    training_losses: list[float | None]
+    updates: list[int]
+    drifts: list[float | None]
+    weight_norms: list[float | None]
+    checks: list[int]
+    seconds: float
+    versions: dict[str, Any]
+
+    @property
+    def loss(self) -> float:
+        """The last validation loss; infinite if training failed."""
+        last = self.losses[-1]
+        return float("inf") if last is None else last
+
+
+class Store:
+    """A file with one record a line. A line that a crash cut short is left out.
+
+    Args:
+        path: made if it does not exist.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.records: dict[Run, Record] = {}
+        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+            try:
+                fields = json.loads(line)
+            except json.JSONDecodeError:
+                continue
+            self._keep(Record(run=Run(**fields.pop("run")), **fields))
+
+    def _keep(self, record: Record) -> None:
+        self.records[record.run] = record
+
+    def add(self, record: Record) -> None:
+        """Keep `record`, on disk before this returns: the whole file is written anew and renamed."""
+        self._keep(record)
+        part = self.path.with_suffix(".part")
+        with part.open("w", encoding="utf-8") as file:
+            for each in self.records.values():
+                file.write(json.dumps(asdict(each), allow_nan=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(self.path)
+
+    def find(self, job: str, rule: str, resync: int | None, rate: float, seed: int) -> Record | None:
+        """The record of that run with the present numbers of samples and batches."""
+        return self.records.get(Run(job, rule, resync, rate, seed, *BATCHES[job]))
+
+
+def next_rates(store: Store, job: str) -> list[float]:
+    """The rates that the tuning of `job` tries next; none when the best one has a worse one on either side."""
+    rates = _tuned(store, job)
+    missing = [rate for rate in (OWN_RATES[job] * factor for factor in FACTORS) if rate not in rates]
+    if missing:
+        return missing
+    best = min(rates, key=lambda rate: rates[rate])
+    if best == max(rates):
+        return [best * 2]
+    return [best / 2] if best == min(rates) else []
+
+
+def best_rate(store: Store, job: str) -> float:
+    """The rate with the lowest validation loss of the plain loop on the tuning seed."""
+    rates = _tuned(store, job)
+    return min(rates, key=lambda rate: rates[rate])
+
+
+def tuning_runs(store: Store, job: str) -> list[Run]:
+    """The runs that the tuning of `job` needs next."""
+    return [Run(job, "synchronous", None, rate, TUNING_SEED, *BATCHES[job]) for rate in next_rates(store, job)]
+
+
+def verdict_runs(store: Store, job: str) -> list[Run]:
+    """The paired runs that the verdict rests on."""
+    rate = best_rate(store, job)
+    rules = (("synchronous", None), ("neighbour", AUTO_RESYNC))
+    return [Run(job, rule, resync, rate, seed, *BATCHES[job]) for seed in SEEDS for rule, resync in rules]
+
+
+def study(store: Store, job: str) -> list[Run]:
+    """The runs beside the verdict: other resyncs, `delayed` at the same and half the rate, the ordinary loop once."""
+    rate, size = best_rate(store, job), BATCHES[job]
+    plain = [Run(job, "plain", None, rate, STUDY_SEEDS[0], *size)]
+    delayed = [Run(job, "delayed", None, part * rate, seed, *size) for part in (1.0, 0.5) for seed in STUDY_SEEDS]
+    resyncs = [Run(job, "neighbour", every, rate, seed, *size) for every in RESYNCS for seed in STUDY_SEEDS]
+    return plain + resyncs[: len(STUDY_SEEDS)] + delayed + resyncs[len(STUDY_SEEDS) :]
+
+
+def _tuned(store: Store, job: str) -> dict[float, float]:
+    return {
+        run.rate: record.loss
+        for run, record in store.records.items()
+        if (run.job, run.rule, run.seed) == (job, "synchronous", TUNING_SEED)
+        and (run.batch_size, run.num_batches) == BATCHES[job]
+    }
