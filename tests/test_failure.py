@@ -303,3 +303,23 @@ def test_data_loader_workers_forked_beside_waves():
         for _ in range(3):
             for batch in loader:
                 engine.step(batch)
+
+
+def test_an_error_in_the_last_backward_rises_when_the_engine_is_left():
+    for _ in range(5):
+        _, _, engine = make(loss_function=fail_at(4))
+        with pytest.raises(Boom), engine:
+            for batch in batches(5):
+                engine.step(batch)
+            time.sleep(0.05)
+
+
+def test_an_error_in_the_update_that_flush_makes_is_final():
+    _, optimizer, engine = make(accumulate=2)
+    optimizer.register_step_pre_hook(lambda *_: raise_boom(None))
+    engine.step(batches(1)[0])
+    with pytest.raises(Boom):
+        engine.flush()
+    with pytest.raises(RuntimeError, match="make a new one"):
+        engine.drain()
+    engine.close()

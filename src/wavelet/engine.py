@@ -132,14 +132,9 @@ class Wavelet:
             result = self._forward.run(wave, batch, after_turns=round_starts, first=first)
             updates = self._rule.updates_after(self._position)
             with self._device.running(wave.index):
-                task = Task(
-                    self._num_batches,
-                    self._rule.scaled(wave.index, result.loss),
-                    hyper_parameters,
-                    updates,
-                    result.batch,
-                )
+                scaled = self._rule.scaled(wave.index, result.loss)
                 loss = self._device.to_host(result.loss.detach(), wave.index)
+            task = Task(self._num_batches, scaled, hyper_parameters, updates, result.batch)
             if first or result.compiled:
                 self._alone = task
             self._num_started += 1
@@ -168,10 +163,8 @@ class Wavelet:
                 self._go_on()
             self._wait(lambda: self._waves.idle)
             for index in self._rule.pending():
-                with self._device.running(index):
-                    self._device.begin_turn(index)
-                    self._rule.update(index, self._hyper_parameters[index])
-                    self._device.end_turn(index)
+                self._waves[index].close_round(self._hyper_parameters[index])
+                self._check_failure()
                 self._stepped()
             if self._rule.round_size > self.waves or self._rule.shares_weights:
                 self._position = 0
@@ -180,9 +173,10 @@ class Wavelet:
     def close(self) -> None:
         """Flush, end all threads and give ``model`` and ``optimizer`` back. Closing twice is allowed."""
         if not self._closed:
-            if self._turns.failure is None:
+            try:
                 self.flush()
-            self._end()
+            finally:
+                self._end()
 
     def __enter__(self) -> Wavelet:
         self._check_open()
@@ -193,7 +187,7 @@ class Wavelet:
     ) -> None:
         if kind is None:
             self.close()
-        elif not self._closed:
+        else:
             self._end()
 
     def state_dict(self) -> dict[str, Any]:
@@ -287,13 +281,14 @@ class Wavelet:
         try:
             yield
         except (KeyboardInterrupt, SystemExit, GeneratorExit, NoProgressError) as error:
-            if not self._closed:
-                self._turns.fail(error)
-                self._end()
+            self._turns.fail(error)
+            self._end()
             raise
 
     def _end(self) -> None:
-        """Stop and join all threads; the user's objects become the newest finished weights."""
+        """Stop and join all threads, once; the user's objects become the newest finished weights."""
+        if self._closed:
+            return
         self._closed = True
         stuck = self._stop_threads() or []
         if self._running and not stuck:

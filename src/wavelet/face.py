@@ -91,12 +91,10 @@ class Face:
 
     def apply_modes(self, replica: Replica) -> None:
         """Make ``train``/``eval`` and ``requires_grad`` of an idle wave's replica those of the face."""
-        for module, mine in zip(replica.modules, self._modules, strict=True):
-            if module.training != mine.training:
-                module.training = mine.training
-        for parameter, ours in zip(replica.parameters, self.parameters, strict=True):
-            if parameter.requires_grad != ours.requires_grad:
-                parameter.requires_grad_(ours.requires_grad)
+        replica.set_modes(
+            training=[module.training for module in self._modules],
+            trainable=[parameter.requires_grad for parameter in self.parameters],
+        )
 
     def gradients_seen(self) -> list[Any]:
         """What identifies the gradients on the user's own parameters, which no wave should touch."""

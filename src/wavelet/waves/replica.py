@@ -30,6 +30,19 @@ class Replica:
         self.parameters: list[nn.Parameter] = list(model.parameters())
         self.modules: list[nn.Module] = list(model.modules())
         self.buffers = BufferSlots(model)
+        self._training = [module.training for module in self.modules]
+        self._trainable = [parameter.requires_grad for parameter in self.parameters]
+
+    def set_modes(self, *, training: list[bool], trainable: list[bool]) -> None:
+        """Set each module's ``training`` and each parameter's ``requires_grad``."""
+        if training != self._training:
+            self._training = training
+            for module, mode in zip(self.modules, training, strict=True):
+                module.training = mode
+        if trainable != self._trainable:
+            self._trainable = trainable
+            for parameter, requires_grad in zip(self.parameters, trainable, strict=True):
+                parameter.requires_grad_(requires_grad)
 
     def buffers_untouched(self) -> Callable[[], None]:
         """A function that undoes whatever is written to the buffers between now and its call."""

@@ -75,6 +75,16 @@ class Wave:
 
         self._turns.changed(take)
 
+    def close_round(self, hyper_parameters: HyperParameters) -> None:
+        """In the caller's thread, all waves idle: update with what the wave has of an open round."""
+        try:
+            with self._device.running(self.index):
+                self._device.begin_turn(self.index)
+                self._rule.update(self.index, hyper_parameters)
+                self._device.end_turn(self.index)
+        except Exception as error:
+            self._turns.fail(error)
+
     def _run(self) -> None:
         self._device.enter_wave(self.index)
         guard_recomputation(lambda: self._turns.baton(self._number()), self.replica.buffers_untouched)
@@ -119,4 +129,3 @@ class Wave:
             error.add_note(f"raised {self.doing} on the {self.name}")
             if "out of memory" in str(error).lower():
                 error.add_note("Two waves hold two batches: try waves=1 or smaller batches.")
-
