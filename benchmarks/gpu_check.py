@@ -95,7 +95,8 @@ def speed(spec: dict[str, Any]) -> dict[str, Any]:
     data = chain.from_iterable(repeat(job.loader))
     warm_up = 10
     if spec["system"] == "waves":
-        engine = wavelet.Wavelet(job.model, job.optimizer, job.loss, streams=spec["streams"])
+        clip = job.clip_grad_norm
+        engine = wavelet.Wavelet(job.model, job.optimizer, job.loss, streams=spec["streams"], clip_grad_norm=clip)
         run: Callable[[Any], Any] = engine.step
         finish: Callable[[], Any] = engine.drain
     else:

@@ -142,6 +142,7 @@ class Wavelet:
             self._num_batches += 1
             self._position = (self._position + 1) % self._rule.round_size
             wave.hand_in(task)
+            self._check_failure()
             if updates:
                 self._stepped()
             return Step(task, loss, result.outputs, self._turns)

@@ -66,7 +66,7 @@ class PlainLoop:
         with self._autocast():
             value = self._job.loss(self._model, move(batch, self._device))
         loss: torch.Tensor = value["loss"] if isinstance(value, Mapping) else value
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         self._pending += 1
         if self._pending == self._accumulate:
             self._update()

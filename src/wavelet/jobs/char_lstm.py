@@ -11,13 +11,13 @@ from wavelet.jobs.text import NUM_CHARACTERS, next_character_loss, standard_libr
 
 __all__ = ["CharLSTM", "job"]
 
-_LENGTH = 64
+_LENGTH = 128
 
 
 class CharLSTM(nn.Module):
     """Characters ``(batch, length)`` → logits of the next ones ``(batch, length, 96)``."""
 
-    def __init__(self, width: int = 256, num_layers: int = 2) -> None:
+    def __init__(self, width: int = 128, num_layers: int = 2) -> None:
         super().__init__()
         self.embedding = nn.Embedding(NUM_CHARACTERS, width)
         self.layers = nn.LSTM(width, width, num_layers, batch_first=True)
@@ -30,7 +30,7 @@ class CharLSTM(nn.Module):
 
 
 def job(*, seed: int = 0, batch_size: int = 16) -> Job:
-    """Windows of 64 characters, Adam, gradients clipped at norm 1."""
+    """Windows of 128 characters, Adam, gradients clipped at norm 1."""
     set_seeds(seed)
     text = standard_library_text()
     model = CharLSTM()
@@ -40,6 +40,7 @@ def job(*, seed: int = 0, batch_size: int = 16) -> Job:
         next_character_loss,
         text.loader(_LENGTH, batch_size),
         validation=text.validation_batches(_LENGTH, 32, num_batches=16),
+        clip_grad_norm=1.0,
         seed=seed,
         name="char-lstm",
     )

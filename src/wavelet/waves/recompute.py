@@ -26,13 +26,9 @@ _of_this_thread = threading.local()
 _plain_fork_rng: Callable[..., Any] = torch.random.fork_rng
 
 
-def guard_recomputation(baton: Callable[[], AbstractContextManager[None]], discard: Callable[[], Any]) -> None:
-    """Called once in a wave's thread: its recomputations hold ``baton()``.
-
-    ``discard()`` is called at the start of each outermost recomputation and gives a function that undoes, at its end,
-    what the recomputation wrote to the replica's buffers.
-    """
-    _of_this_thread.baton, _of_this_thread.discard, _of_this_thread.inside = baton, discard, False
+def guard_recomputation(baton: Callable[[], AbstractContextManager[None]]) -> None:
+    """Called once in a wave's thread: its recomputations hold ``baton()``."""
+    _of_this_thread.baton, _of_this_thread.inside = baton, False
     if torch.random.fork_rng is _plain_fork_rng:
         torch.random.fork_rng = _fork_rng
 
@@ -62,7 +58,6 @@ def _fork_rng(*args: Any, **kwargs: Any) -> Any:
 @contextmanager
 def _guarded(plain: Any, *, forks: bool) -> Iterator[None]:
     with _of_this_thread.baton():
-        restore_buffers = _of_this_thread.discard()
         others = (random.getstate(), numpy.random.get_state(legacy=True))
         drawn = None if forks else torch.get_rng_state()
         _of_this_thread.inside = True
@@ -71,7 +66,6 @@ def _guarded(plain: Any, *, forks: bool) -> Iterator[None]:
                 yield
         finally:
             _of_this_thread.inside = False
-            restore_buffers()
         _refuse_draws(others, drawn)
 
 

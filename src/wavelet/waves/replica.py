@@ -44,11 +44,6 @@ class Replica:
             for parameter, requires_grad in zip(self.parameters, trainable, strict=True):
                 parameter.requires_grad_(requires_grad)
 
-    def buffers_untouched(self) -> Callable[[], None]:
-        """A function that undoes whatever is written to the buffers between now and its call."""
-        before = self.buffers.clone()
-        return lambda: self.buffers.load(before)
-
     def plain_tensors(self) -> dict[str, tuple[int, int]]:
         """Tensors held as plain attributes of modules: name → (identity, version). A forward must not change them."""
         return {

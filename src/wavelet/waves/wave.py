@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -51,6 +52,7 @@ class Wave:
         self.replica = replica
         self.doing = "waiting for a batch"
         self.thread: threading.Thread | None = None
+        self._alone = rule.num_waves == 1
         self._rule = rule
         self._turns = turns
         self._device = device
@@ -62,7 +64,9 @@ class Wave:
         return self._task is None
 
     def start(self) -> None:
-        """Start the thread, once."""
+        """Start the thread, once. A single wave has nothing to overlap with and works in the caller's thread."""
+        if self._alone:
+            return
         self.thread = threading.Thread(target=self._run, name=f"wavelet {self.name}", daemon=True)
         self.thread.start()
 
@@ -74,25 +78,35 @@ class Wave:
             self._task = task
 
         self._turns.changed(take)
+        if self._alone:
+            self._attempt(lambda: self._work(task))
 
     def close_round(self, hyper_parameters: HyperParameters) -> None:
         """In the caller's thread, all waves idle: update with what the wave has of an open round."""
-        try:
+
+        def update() -> None:
             with self._device.running(self.index):
                 self._device.begin_turn(self.index)
                 self._rule.update(self.index, hyper_parameters)
                 self._device.end_turn(self.index)
-        except Exception as error:
-            self._turns.fail(error)
+
+        self.doing = "closing the round"
+        self._attempt(update)
 
     def _run(self) -> None:
         self._device.enter_wave(self.index)
-        guard_recomputation(lambda: self._turns.baton(self._number()), self.replica.buffers_untouched)
+        guard_recomputation(lambda: self._turns.baton(self._number()))
+        self._attempt(self._work_for_ever)
+
+    def _work_for_ever(self) -> None:
+        while True:
+            self._turns.wait_in_wave(self._number, lambda: self._task is not None)
+            assert self._task is not None
+            self._work(self._task)
+
+    def _attempt(self, work: Callable[[], None]) -> None:
         try:
-            while True:
-                self._turns.wait_in_wave(self._number, lambda: self._task is not None)
-                assert self._task is not None
-                self._work(self._task)
+            work()
         except Stopped:
             pass
         except BaseException as error:
