@@ -11,6 +11,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from convergence.picture import draw_drifts, draw_losses
+from convergence.report import write_readme, write_results
 from convergence.runs import JOBS, Run, Store, study, tuning_runs, verdict_runs
 from convergence.training import prepare, train
 from wavelet.report.progress import Bar
@@ -19,9 +21,10 @@ FOLDER = Path(__file__).resolve().parent
 
 
 def main() -> None:
-    """Tune, then the verdict's runs, then the study; write the results after each stage."""
+    """Tune, then the verdict's runs, then the study; then write the results, the tables and the pictures."""
     arguments = _arguments()
-    store = Store(arguments.folder / "runs.jsonl")
+    folder: Path = arguments.folder
+    store = Store(folder / "runs.jsonl", folder / "results.json")
     if not arguments.report_only:
         spawn = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(arguments.processes, mp_context=spawn, initializer=prepare) as pool:
@@ -29,6 +32,10 @@ def main() -> None:
                 _make("tuning", runs, store, pool)
             for title, stage in (("verdict", verdict_runs), ("study", study)):
                 _make(title, [run for job in JOBS for run in stage(store, job)], store, pool)
+    write_results(store, folder / "results.json")
+    write_readme(store, folder / "README.md")
+    draw_losses(store, folder / "losses.png")
+    draw_drifts(store, folder / "drifts.png")
 
 
 def _make(title: str, runs: Iterable[Run], store: Store, pool: ProcessPoolExecutor) -> None:

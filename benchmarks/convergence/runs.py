@@ -13,7 +13,7 @@ from wavelet.arguments import AUTO_RESYNC
 __all__ = ["BATCHES", "JOBS", "SEEDS", "Record", "Run", "Store", "best_rate", "next_rates", "study", "verdict_runs"]
 
 JOBS = ("char-lstm", "char-gpt", "digits-cnn")
-BATCHES = {"char-lstm": (8, 480), "char-gpt": (4, 400), "digits-cnn": (16, 480)}
+BATCHES = {"char-lstm": (8, 360), "char-gpt": (4, 320), "digits-cnn": (16, 360)}
 """For each job: samples in a batch, and batches in a run. An update of the plain loop uses two batches."""
 OWN_RATES = {"char-lstm": 2e-3, "char-gpt": 1e-3, "digits-cnn": 0.05}
 FACTORS = (0.5, 1.0, 2.0)
@@ -21,7 +21,7 @@ FACTORS = (0.5, 1.0, 2.0)
 TUNING_SEED = 100
 SEEDS = (1, 2, 3, 4, 5)
 STUDY_SEEDS = (1, 2, 3)
-RESYNCS = (None, 32, 2, 1)
+RESYNCS = (None, 32, 2)
 
 
 @dataclass(frozen=True)
@@ -69,33 +69,34 @@ class Record:
     @property
     def loss(self) -> float:
         """The last validation loss; infinite if training failed."""
-        last = self.losses[-1]
-        return float("inf") if last is None else last
+        return self.loss_at(-1)
+
+    def loss_at(self, point: int) -> float:
+        """The validation loss at that evaluation; infinite if training failed."""
+        loss = self.losses[point]
+        return float("inf") if loss is None else loss
 
 
 class Store:
-    """A file with one record a line. A line that a crash cut short is left out.
+    """All records: those of an earlier results.json, and a file with one record a line that grows with every run.
 
     Args:
-        path: made if it does not exist.
+        path: the growing file; made with the first record.
+        results: an earlier results.json, which may be missing.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, results: Path) -> None:
         self.path = path
         self.records: dict[Run, Record] = {}
-        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
-            try:
-                fields = json.loads(line)
-            except json.JSONDecodeError:
-                continue
-            self._keep(Record(run=Run(**fields.pop("run")), **fields))
-
-    def _keep(self, record: Record) -> None:
-        self.records[record.run] = record
+        earlier = json.loads(results.read_text(encoding="utf-8"))["runs"] if results.exists() else []
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        for fields in (*earlier, *map(json.loads, lines)):
+            record = Record(run=Run(**fields.pop("run")), **fields)
+            self.records[record.run] = record
 
     def add(self, record: Record) -> None:
         """Keep `record`, on disk before this returns: the whole file is written anew and renamed."""
-        self._keep(record)
+        self.records[record.run] = record
         part = self.path.with_suffix(".part")
         with part.open("w", encoding="utf-8") as file:
             for each in self.records.values():

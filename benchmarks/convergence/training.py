@@ -20,7 +20,7 @@ from wavelet.report.machine import versions
 
 __all__ = ["prepare", "share_of_rate", "train"]
 
-EVALUATE_AT = (0.1, 0.2, 0.4, 0.6, 0.8, 1.0)
+EVALUATE_AT = (0.1, 0.3, 0.6, 0.8, 1.0)
 CONSTANT_SHARE = 0.6
 DRIFT_EVERY = 7  # rounds: prime to every resync of the study, so both sides of a resync are seen
 VALIDATION_BATCHES = 8  # of the texts; the digits have 6

@@ -35,7 +35,7 @@ class Forward:
     """Runs forwards in batch order and carries the buffers from each to the next.
 
     A forward starts from a snapshot of the buffers that the one before it left, copied into its own replica's, so that
-    nothing that a backward still needs is written.
+    nothing that a backward still needs is written; what a recomputation in backward writes to buffers is lost there.
 
     Args:
         loss: the user's loss function.
