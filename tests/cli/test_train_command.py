@@ -90,6 +90,20 @@ def test_refusals(tiny, tmp_path, monkeypatch, capsys, arguments, sentence):
     assert (tmp_path / "old.json").read_text() == "old"
 
 
+def test_what_older_versions_of_typer_make_of_ctrl_c(tiny, monkeypatch, capsys):
+    import typer
+
+    from wavelet.cli import train
+    from wavelet.cli.app import run
+
+    def interrupted(*arguments):
+        raise typer.Abort
+
+    monkeypatch.setattr(train, "_run", interrupted)
+    assert run(["train", tiny]) == 130
+    assert capsys.readouterr().err == "wavelet: interrupted\n"
+
+
 def test_several_ranks_are_refused(tiny, monkeypatch, capsys):
     from wavelet.cli.app import run
 

@@ -7,10 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["RULES", "System", "choose_systems", "round_up", "warmup_batches"]
-
-RULES = ("neighbour", "synchronous", "delayed")
-"""The update rules, the default first."""
+__all__ = ["System", "choose_systems", "round_up", "warmup_batches"]
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return _complain(2, error.format_message())  # type: ignore[attr-defined]
     except Refusal as refusal:
         return _complain(2, str(refusal))
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):  # Abort is what older versions of typer make of it
         code = 130
     except RunFailed as failure:
         print(failure.details, file=sys.stderr)

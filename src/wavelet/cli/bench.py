@@ -1,4 +1,7 @@
-"""`wavelet bench`: compares Wavelet with the plain loop and with data parallelism, job by job."""
+"""`wavelet bench`: compares Wavelet with the plain loop and with data parallelism, job by job.
+
+The fields of its JSON: ``command_line``, ``machine``, ``versions``, ``options``, and those of `wavelet.bench.document`.
+"""
 
 from __future__ import annotations
 

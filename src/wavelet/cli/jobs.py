@@ -1,4 +1,7 @@
-"""`wavelet jobs`: lists the built-in jobs."""
+"""`wavelet jobs`: lists the built-in jobs.
+
+The fields of its JSON: ``versions`` and ``jobs``, each with ``job``, ``what``, ``parameters`` and ``samples_per_batch``.
+"""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Refusal(Exception):
 
 
 class Rule(str, enum.Enum):
-    """The update rules."""
+    """The update rules, the default first."""
 
     neighbour = "neighbour"
     synchronous = "synchronous"

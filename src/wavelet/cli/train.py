@@ -1,4 +1,11 @@
-"""`wavelet train`: trains a job in waves, or with the ordinary loop."""
+"""`wavelet train`: trains a job in waves, or with the ordinary loop.
+
+The fields of its JSON: what was asked (``job``, ``seed``, ``samples_per_batch``, ``threads``, ``compile``, ``waves``,
+``update``, which is ``plain`` for the ordinary loop, ``accumulate``, ``resync``); ``steps`` and ``samples`` trained;
+``timed_steps`` and ``timed_seconds``, without the warm-up, and ``samples_per_second`` over them; ``losses`` of all steps,
+``training_loss`` (mean of the last ten), ``validation_loss`` and ``validation_accuracy``, null where there is none;
+``peak_resident_bytes`` before the validation; ``machine`` and ``versions``.
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,124 @@
+"""Pictures: validation loss against samples, and the drift between the waves against updates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isfinite
+from pathlib import Path
+from statistics import stdev
+
+import matplotlib as mpl
+
+mpl.use("Agg")
+
+from matplotlib import pyplot
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+
+from convergence.report import tuned_jobs
+from convergence.runs import Store
+from convergence.summary import Rule, paired, rules
+from convergence.training import CONSTANT_SHARE
+from convergence.verdict import judge
+from wavelet.arguments import AUTO_RESYNC
+
+__all__ = ["draw_drifts", "draw_losses"]
+
+COLOURS = {
+    Rule("synchronous"): "black",
+    Rule("neighbour", AUTO_RESYNC): "tab:blue",
+    Rule("neighbour"): "tab:orange",
+    Rule("neighbour", 2): "tab:cyan",
+    Rule("neighbour", 32): "tab:purple",
+    Rule("delayed"): "tab:red",
+    Rule("delayed", None, 0.5): "tab:green",
+}
+IN_LOSSES = [rule for rule in COLOURS if rule.resync in (None, AUTO_RESYNC)]
+
+
+def draw_losses(store: Store, path: Path) -> None:
+    """For each job: the loss with a band of one standard deviation, and below it the paired differences."""
+    jobs = tuned_jobs(store)
+    figure, grid = pyplot.subplots(
+        2, len(jobs), figsize=(4.4 * len(jobs), 6.6), sharex="col", squeeze=False, layout="constrained"
+    )
+    for column, job in enumerate(jobs):
+        for rule in (rule for rule in IN_LOSSES if rule in rules(store, job)):
+            _draw_loss(store, job, rule, grid[0, column], grid[1, column])
+        grid[0, column].set(title=job, yscale="log")
+        grid[1, column].set(xlabel="samples")
+        grid[1, column].axhline(2, color="grey", linestyle=":", linewidth=1)
+        grid[1, column].set_yscale("symlog", linthresh=10)
+    grid[0, 0].set_ylabel("validation loss (mean ± sd over seeds)")
+    grid[1, 0].set_ylabel("worse than synchronous, %\n(mean ± 2 standard errors; dotted: 2 %)")
+    _add_legend(grid[0, 0], grid[0])
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def draw_drifts(store: Store, path: Path) -> None:
+    """For each job the L2 distance of the waves' weights, mean over seeds, with a band from lowest to highest."""
+    jobs = tuned_jobs(store)
+    figure, grid = pyplot.subplots(1, len(jobs), figsize=(4.4 * len(jobs), 3.8), squeeze=False, layout="constrained")
+    for job, axes in zip(jobs, grid[0], strict=True):
+        for rule in (rule for rule in COLOURS if rule in rules(store, job) and rule.rule != "synchronous"):
+            records = [record for _, record in paired(store, job, rule)]
+            values = [[drift or float("nan") for drift in record.drifts] for record in records]
+            if records:
+                _draw_band(axes, records[0].updates, values, rule)
+                axes.axvline(CONSTANT_SHARE * records[0].run.num_batches / 2, color="grey", linestyle=":", linewidth=1)
+        axes.set(title=job, xlabel="updates of a wave", yscale="log")
+    grid[0, 0].set_ylabel("L2 distance of the waves' weights\n(dotted: the rate begins to fall)")
+    _add_legend(grid[0, 0], grid[0])
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def _draw_loss(store: Store, job: str, rule: Rule, upper: Axes, lower: Axes) -> None:
+    pairs = paired(store, job, rule)
+    if not pairs:
+        return
+    samples = pairs[0][1].samples
+    points = range(len(samples))
+    losses = [[record.loss_at(point) for point in points] for _, record in pairs]
+    means = [sum(column) / len(column) for column in zip(*losses, strict=True)]
+    spread = [_deviation(column) for column in zip(*losses, strict=True)]
+    upper.plot(samples, means, color=COLOURS[rule], label=rule.name, marker=".")
+    _fill(upper, samples, means, spread, COLOURS[rule])
+    if rule.rule == "synchronous":
+        lower.axhline(0, color="black", linewidth=1)
+        return
+    verdicts = [
+        judge([one.loss_at(point) for one, _ in pairs], [other.loss_at(point) for _, other in pairs])
+        for point in points
+    ]
+    worse = [100 * verdict.worse_by / verdict.reference for verdict in verdicts]
+    errors = [200 * (verdict.standard_error or 0.0) / verdict.reference for verdict in verdicts]
+    lower.plot(samples, worse, color=COLOURS[rule], marker=".")
+    _fill(lower, samples, worse, errors, COLOURS[rule])
+
+
+def _draw_band(axes: Axes, where: Sequence[int], rows: Sequence[Sequence[float]], rule: Rule) -> None:
+    columns = list(zip(*rows, strict=True))
+    axes.plot(where, [sum(column) / len(column) for column in columns], color=COLOURS[rule], label=rule.name)
+    low, high = [min(column) for column in columns], [max(column) for column in columns]
+    axes.fill_between(where, low, high, color=COLOURS[rule], alpha=0.2, linewidth=0)
+
+
+def _fill(axes: Axes, where: Sequence[int], middle: Sequence[float], by: Sequence[float], colour: str) -> None:
+    low = [value - half for value, half in zip(middle, by, strict=True)]
+    high = [value + half for value, half in zip(middle, by, strict=True)]
+    axes.fill_between(where, low, high, color=colour, alpha=0.2, linewidth=0)
+
+
+def _deviation(values: Sequence[float]) -> float:
+    return stdev(values) if len(values) > 1 and all(map(isfinite, values)) else 0.0
+
+
+def _add_legend(axes: Axes, all_axes: Sequence[Axes]) -> None:
+    """One legend with what any of the axes shows."""
+    shown: dict[str, Artist] = {}
+    for each in all_axes:
+        handles, labels = each.get_legend_handles_labels()
+        shown.update(zip(labels, handles, strict=True))
+    axes.legend(list(shown.values()), list(shown), fontsize="small")

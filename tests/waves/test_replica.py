@@ -1,0 +1,425 @@
+"""A replica is the model in everything that training sees, and shares nothing that it writes."""
+
+import copy
+import functools
+import gc
+import threading
+import warnings
+import weakref
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.nn.utils import parametrizations
+
+import wavelet
+from wavelet.waves.replica import make_replica
+
+from .. import oracle
+from ..models import Serial, assert_same, batches, loss, mlp, trained_weights
+
+RULES = ["neighbour", "synchronous", "delayed"]
+each_rule = pytest.mark.parametrize("rule", RULES)
+
+
+def momentum(parameters):
+    return torch.optim.SGD(parameters, lr=0.05, momentum=0.9, weight_decay=0.01)
+
+
+def compare(build, rule, *, waves=2, make_optimizer=momentum, data=None, loss_function=loss, **options):
+    """The engine on ``build()`` trains as the oracle does on another ``build()``; gives the model."""
+    data = batches(10, size=6) if data is None else data
+    model = build()
+    torch.manual_seed(3)
+    expected = oracle.train(model, make_optimizer, loss_function, data, rule=rule, waves=waves)
+    torch.manual_seed(3)
+    optimizer = make_optimizer(model.parameters())
+    with wavelet.Wavelet(model, optimizer, loss_function, waves=waves, update=rule, resync=None, **options) as engine:
+        steps = [engine.step(batch) for batch in data]
+    assert [step.loss for step in steps] == expected.losses
+    assert_same(trained_weights(model), expected.weights)
+    assert_same(list(model.buffers()), expected.buffers)
+    return model
+
+
+def small():
+    return mlp(depth=1, norm=False, dropout=0.0)
+
+
+# The model trains as it would alone.
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Linear(8, 8, bias=False)
+        self.middle = nn.BatchNorm1d(8)
+        self.second = nn.Linear(8, 8, bias=False)
+        self.second.weight = self.first.weight
+        self.last = nn.Linear(8, 4)
+
+    def forward(self, x):
+        return self.last(self.second(self.middle(self.first(x))))
+
+
+@pytest.mark.parametrize("replicate", [None, Tied], ids=["deepcopy", "replicate="])
+@each_rule
+def test_tied_weights_stay_tied(rule, replicate):
+    model = compare(Tied, rule, replicate=replicate)
+    assert model.first.weight is model.second.weight
+
+
+def test_tied_buffers_stay_tied():
+    def build():
+        model = mlp(depth=2)
+        model[2][1] = model[1][1]
+        return model
+
+    compare(build, "neighbour", waves=3)
+
+
+@each_rule
+def test_frozen_weights_stay(rule):
+    def build():
+        model = mlp(depth=1)
+        model[1].requires_grad_(False)
+        return model
+
+    compare(build, rule)
+
+
+class PartlyUsed(nn.Module):
+    """One branch a batch, and one parameter never: plain PyTorch leaves what has no gradient alone."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.branches = nn.ModuleList(nn.Linear(8, 4) for _ in range(3))
+        self.never = nn.Parameter(torch.ones(3))
+
+    def forward(self, x):
+        return self.branches[0 if x[0, 0] > 0.8 else 1 if x[0, 0] > 0 else 2](x)
+
+
+@pytest.mark.parametrize("waves", [2, 3])
+@each_rule
+def test_unused_parameters_are_not_moved_by_weight_decay(rule, waves):
+    model = compare(PartlyUsed, rule, waves=waves, data=batches(14, size=6))
+    assert torch.equal(model.never, torch.ones(3))
+
+
+def test_a_gradient_on_the_model_is_neither_copied_nor_touched():
+    model = small()
+    loss(model, batches(1)[0]).backward()
+    before = [p.grad.clone() for p in model.parameters()]
+    replica = make_replica(model)
+    assert all(p.grad is None for p in replica.parameters)
+    with wavelet.Wavelet(model, momentum(model.parameters()), loss) as engine:
+        for batch in batches(4):
+            engine.step(batch)
+    assert_same([p.grad for p in model.parameters()], before)
+
+
+# What deepcopy drops.
+
+
+def clamp_gradient(parameter):
+    parameter.grad.clamp_(-0.01, 0.01)
+
+
+class Hooked(nn.Module):
+    """Hooks on its tensors; a copy gets them too."""
+
+    def __init__(self):
+        super().__init__()
+        self.model = small()
+        self.model[0].weight.register_hook(lambda gradient: gradient * 3)
+        self.model[-1].bias.register_post_accumulate_grad_hook(clamp_gradient)
+
+    def forward(self, x):
+        return self.model(x)
+
+
+class CopiedWithHooks(Hooked):
+    """For the oracle, which copies its model by deepcopy."""
+
+    def __deepcopy__(self, memo):
+        return CopiedWithHooks()
+
+
+@each_rule
+def test_hooks_on_tensors_act_in_every_wave(rule):
+    data = batches(8, size=6)
+    expected = oracle.train(CopiedWithHooks(), momentum, loss, data, rule=rule, waves=2)
+    model = Hooked()
+    with wavelet.Wavelet(model, momentum(model.parameters()), loss, update=rule, resync=None) as engine:
+        for batch in data:
+            engine.step(batch)
+    assert_same(trained_weights(model), expected.weights)
+
+
+def test_a_hook_on_a_weight_that_was_frozen_later():
+    """A frozen tensor takes no hook, but the hook it has counts again once it is unfrozen."""
+    model = small()
+    model[0].weight.register_hook(lambda gradient: gradient * 0)
+    model[0].weight.requires_grad_(False)
+    before = model[0].weight.detach().clone()
+    with wavelet.Wavelet(model, torch.optim.SGD(model.parameters(), lr=0.1), loss) as engine:
+        engine.step(batches(1)[0])
+        model[0].weight.requires_grad_(True)
+        for batch in batches(4):
+            engine.step(batch)
+    assert torch.equal(model[0].weight, before)
+
+
+def test_attributes_of_parameters_survive():
+    model = small()
+    model[0].weight.rate = 0.5
+    assert make_replica(model).parameters[0].rate == 0.5
+
+
+def test_module_hooks_survive():
+    def build():
+        model = small()
+        model[0].register_forward_hook(lambda module, inputs, output: output * 2)
+        model[-1].register_forward_pre_hook(lambda module, inputs: (inputs[0] + 1,))
+        model[-1].register_full_backward_hook(lambda module, gradients, outputs: (gradients[0] * 2,))
+        return model
+
+    compare(build, "neighbour")
+
+
+def test_the_loss_may_read_what_a_module_left_behind():
+    """An auxiliary loss that a layer keeps for the loss function, as mixtures of experts do."""
+
+    class Leaves(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.layer = nn.Linear(8, 4)
+            self.auxiliary = None
+
+        def forward(self, x):
+            y = self.layer(x)
+            self.auxiliary = y.pow(2).mean()
+            return y
+
+    def with_auxiliary(model, batch):
+        x, y = batch
+        return cross_entropy(model(x), y) + model.auxiliary
+
+    compare(Leaves, "neighbour", loss_function=with_auxiliary)
+
+
+# Weights that are computed from others.
+
+
+def parametrized():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        parametrizations.weight_norm(nn.Linear(8, 8)), parametrizations.spectral_norm(nn.Linear(8, 8)), nn.Linear(8, 4)
+    )
+
+
+@pytest.mark.parametrize("replicate", [None, parametrized], ids=["deepcopy", "replicate="])
+@each_rule
+def test_parametrizations(rule, replicate):
+    compare(parametrized, rule, replicate=replicate)
+
+
+def old_weight_norm():
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return nn.Sequential(nn.utils.weight_norm(nn.Linear(8, 8)), nn.ReLU(), nn.Linear(8, 4))
+
+
+def test_old_weight_norm_needs_replicate():
+    """deepcopy fails on it (#28594); with replicate= it trains as the same model without waves."""
+    model = old_weight_norm()
+    with pytest.raises(ValueError, match=r"cannot be copied .*: pass replicate="):
+        wavelet.Wavelet(model, momentum(model.parameters()), loss)
+    data = batches(8, size=6)
+    optimizer = momentum(model.parameters())
+    with wavelet.Wavelet(model, optimizer, loss, update="synchronous", waves=2, replicate=old_weight_norm) as engine:
+        for batch in data:
+            engine.step(batch)
+    plain = old_weight_norm()
+    optimizer = momentum(plain.parameters())
+    torch.set_num_threads(1)
+    for first, second in zip(data[::2], data[1::2], strict=True):
+        optimizer.zero_grad()
+        loss(plain, first).backward()
+        loss(plain, second).backward()
+        for parameter in plain.parameters():
+            parameter.grad /= 2
+        optimizer.step()
+    assert_same(trained_weights(model), trained_weights(plain))
+
+
+# Copies that are none.
+
+
+def test_a_forward_patched_with_the_originals_method_is_found():
+    model = small()
+
+    def replicate():
+        fresh = small()
+        fresh[0].forward = model[0].forward
+        return fresh
+
+    with pytest.raises(ValueError, match="'0' calls the original's forward: pass replicate="):
+        wavelet.Wavelet(model, momentum(model.parameters()), loss, replicate=replicate)
+
+
+@pytest.mark.parametrize(
+    "bind", [lambda layer: layer.forward, lambda layer: functools.partial(type(layer).forward, layer)]
+)
+def test_a_bound_forward_in_the_instance_is_bound_to_the_copy(bind):
+    def build():
+        model = small()
+        model[0].forward = bind(model[0])
+        return model
+
+    compare(build, "neighbour")
+
+
+def check_refused(model, *, drain=False):
+    with wavelet.Wavelet(model, momentum(model.parameters()), loss) as engine:
+        with pytest.raises(ValueError, match=r"original.*replicate="):
+            for batch in batches(4):
+                engine.step(batch)
+                if drain:
+                    engine.drain()
+
+
+@pytest.mark.parametrize("drain", [False, True], ids=["running", "drained after each batch"])
+def test_a_forward_that_closes_over_the_original_is_found(drain):
+    model = small()
+    original = model[0].forward
+    model[0].forward = lambda x: original(x) * 2
+    check_refused(model, drain=drain)
+
+
+def test_a_forward_that_closes_over_the_original_is_found_after_a_single_batch():
+    model = small()
+    original = model[0].forward
+    model[0].forward = lambda x: original(x) * 2
+    with pytest.raises(ValueError, match=r"original.*replicate="):
+        with wavelet.Wavelet(model, momentum(model.parameters()), loss) as engine:
+            engine.step(batches(1)[0])
+
+
+def test_replicas_share_no_storage_with_each_other():
+    model = mlp(depth=1)
+    replicas = [make_replica(model) for _ in range(2)]
+    tensors = [t for m in [model, *(r.model for r in replicas)] for t in [*m.parameters(), *m.buffers()]]
+    assert len({t.untyped_storage().data_ptr() for t in tensors}) == len(tensors)
+
+
+# State in plain attributes.
+
+
+class Recurrent(nn.Module):
+    """Keeps its last output in a plain attribute, in one of several shapes."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.layer = nn.Linear(8, 4)
+        self.kind = kind
+        self.state = self.shaped(torch.zeros(6, 4))
+
+    def shaped(self, tensor):
+        return {"tensor": tensor, "tuple": (tensor, 1), "dict": {"h": tensor}, "in place": tensor}[self.kind]
+
+    def plain(self):
+        return {"tuple": lambda s: s[0], "dict": lambda s: s["h"]}.get(self.kind, lambda s: s)(self.state)
+
+    def forward(self, x):
+        y = self.layer(x) + self.plain()
+        if self.kind == "in place":
+            self.state.copy_(y.detach())
+        else:
+            self.state = self.shaped(y.detach())
+        return y
+
+
+@pytest.mark.parametrize("kind", ["tensor", "in place", "tuple", "dict"])
+def test_a_tensor_in_a_plain_attribute_that_a_forward_changes_is_refused(kind):
+    """Each replica would have its own: the batches of one wave would never see what the other's left."""
+    model = Recurrent(kind)
+    with wavelet.Wavelet(model, momentum(model.parameters()), loss) as engine:
+        with pytest.raises(ValueError, match=r"the forward changes 'state.*register_buffer"):
+            engine.step(batches(1, size=6)[0])
+
+
+def test_a_tensor_in_a_plain_attribute_that_stays_is_fine():
+    model = small()
+    model.scale = torch.ones(3)
+    model.table = [torch.ones(3)]
+    with wavelet.Wavelet(model, momentum(model.parameters()), loss) as engine:
+        for batch in batches(3):
+            engine.step(batch)
+
+
+class OwnMasks(nn.Module):
+    """Draws from a generator of its own, which a replica would have a copy of."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(8, 4)
+        self.generator = torch.Generator().manual_seed(5)
+
+    def forward(self, x):
+        return self.layer(x) * torch.rand(4, generator=self.generator)
+
+
+def test_a_generator_in_the_model_is_refused_or_draws_in_batch_order():
+    try:
+        compare(OwnMasks, "neighbour")
+    except ValueError as error:
+        assert "generator" in str(error).lower() and "replicate=" in str(error)
+
+
+def test_a_lock_in_the_model_works_with_replicate():
+    def build():
+        model = small()
+        model.lock = threading.Lock()
+        return model
+
+    model = build()
+    with wavelet.Wavelet(model, momentum(model.parameters()), loss, update="synchronous", replicate=build) as engine:
+        for batch in batches(4):
+            engine.step(batch)
+    serial = Serial(small(), momentum, rule="synchronous", waves=2)
+    for batch in batches(4):
+        serial.step(batch)
+    assert_same(trained_weights(model), [p.detach() for p in serial.newest[0]])
+
+
+def test_a_model_that_was_run_before():
+    """Gradients, statistics and lazily built state of earlier batches are no obstacle."""
+
+    def build():
+        model = mlp(depth=1)
+        loss(model, batches(1, seed=8)[0]).backward()
+        model.zero_grad()
+        return model
+
+    compare(build, "delayed")
+
+
+def test_replicas_are_freed_with_the_engine():
+    model = small()
+    engine = wavelet.Wavelet(model, momentum(model.parameters()), loss)
+    for batch in batches(4):
+        engine.step(batch)
+    engine.close()
+    replicas = [weakref.ref(wave.replica.model) for wave in engine._waves.waves]
+    del engine
+    gc.collect()
+    assert [replica() for replica in replicas] == [None, None]
+    assert copy.deepcopy(model)(torch.ones(1, 8)).shape == (1, 4)
