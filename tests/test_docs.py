@@ -1,5 +1,7 @@
 """The documentation is true: examples run, marked code blocks run, and links lead somewhere."""
 
+import itertools
+import json
 import os
 import re
 import subprocess
@@ -11,6 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 EXAMPLES = ROOT / "examples"
+JOBS_PAGE = (ROOT / "docs" / "jobs.md").read_text(encoding="utf-8")
 
 # Hidden code in a comment of its own, or a block under a comment.
 RUNS = re.compile(r"^<!-- runs\n(.*?)^-->$|^<!-- runs -->\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -103,9 +106,9 @@ def test_the_plain_loop_runs(tmp_path):
 
 def test_own_loop_goes_on_where_it_was_saved(tmp_path):
     """Bitwise: the same accuracies as a run that never stopped, on the same weights."""
-    never_stopped = run(tmp_path, EXAMPLES / "own_loop.py", "--epochs", 3, "--save", "a.pt")
+    never_stopped = run(tmp_path, EXAMPLES / "own_loop.py", "--epochs", 2, "--save", "a.pt")
     first = run(tmp_path, EXAMPLES / "own_loop.py", "--epochs", 1, "--save", "b.pt")
-    second = run(tmp_path, EXAMPLES / "own_loop.py", "--epochs", 3, "--save", "b.pt")
+    second = run(tmp_path, EXAMPLES / "own_loop.py", "--epochs", 2, "--save", "b.pt")
     assert first + second == never_stopped
     same = "import torch; a, b = (torch.load(f)['engine']['weights'] for f in ('a.pt', 'b.pt'));"
     run(tmp_path, "-c", same + "assert all(torch.equal(p, q) for x, y in zip(a, b) for p, q in zip(x, y))")
@@ -131,10 +134,37 @@ def test_own_loop_differs_from_the_plain_loop_in_few_lines():
     ]
 
 
-def test_the_job_file_trains(tmp_path):
-    printed = run(tmp_path, "-m", "wavelet", "train", EXAMPLES / "my_job.py", "--steps", 20)
+def test_the_job_file_trains_and_its_fields_are_documented(tmp_path):
+    job = [EXAMPLES / "my_job.py", "--steps", 20, "--json", "run.json"]
+    printed = run(tmp_path, "-m", "wavelet", "train", *job)
     assert "my_job: 2 waves, neighbour" in printed
     assert "validation accuracy" in printed
+    document = json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))
+    fields = {*document, *document["machine"], *document["versions"]}
+    assert not [field for field in fields if f"`{field}`" not in JOBS_PAGE]
+
+
+def test_fields_of_a_bench_are_documented():
+    from dataclasses import fields
+
+    from wavelet.bench.rounds import Failure, Measurement
+    from wavelet.bench.systems import System
+    from wavelet.bench.verdict import Row, Verdict
+
+    names = {field.name for kind in (Measurement, Failure, Row, Verdict, System) for field in fields(kind)}
+    assert not [field for field in names if f"`{field}`" not in JOBS_PAGE]
+
+
+def test_every_option_is_documented():
+    import typer
+
+    from wavelet.cli.app import app
+
+    commands = typer.main.get_command(app).commands
+    for name, command in commands.items():
+        assert f"`wavelet {name}" in JOBS_PAGE
+        options = [option for parameter in command.params for option in parameter.opts if option.startswith("--")]
+        assert not [option for option in options if option not in JOBS_PAGE], name
 
 
 def test_the_picture_shows_the_schedule(monkeypatch):
@@ -142,7 +172,7 @@ def test_the_picture_shows_the_schedule(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "pictures"))
     picture = pytest.importorskip("two_waves", exc_type=ImportError)
     batches = picture.schedule(2)
-    for before, after in zip(batches, batches[1:], strict=False):
+    for before, after in itertools.pairwise(batches):
         assert before.backward <= after.forward
         assert before.done <= after.update
     for before, after in zip(batches, batches[2:], strict=False):

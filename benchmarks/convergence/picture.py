@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 from convergence.report import tuned_jobs
 from convergence.runs import Store
 from convergence.summary import Rule, paired, rules
-from convergence.training import CONSTANT_SHARE
+from convergence.training import CONSTANT_UNTIL
 from convergence.verdict import judge
 from wavelet.arguments import AUTO_RESYNC
 
@@ -66,7 +66,7 @@ def draw_drifts(store: Store, path: Path) -> None:
             values = [[drift or float("nan") for drift in record.drifts] for record in records]
             if records:
                 _draw_band(axes, records[0].updates, values, rule)
-                axes.axvline(CONSTANT_SHARE * records[0].run.num_batches / 2, color="grey", linestyle=":", linewidth=1)
+                axes.axvline(CONSTANT_UNTIL * records[0].run.num_batches / 2, color="grey", linestyle=":", linewidth=1)
         axes.set(title=job, xlabel="updates of a wave", yscale="log")
     grid[0, 0].set_ylabel("L2 distance of the waves' weights\n(dotted: the rate begins to fall)")
     _add_legend(grid[0, 0], grid[0])

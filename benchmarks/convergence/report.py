@@ -12,7 +12,7 @@ from pathlib import Path
 
 from convergence.runs import BATCHES, JOBS, SEEDS, TUNING_SEED, Store, best_rate, next_rates
 from convergence.summary import Drift, Row, drifts, plain_equals, rows, tuning
-from convergence.training import CONSTANT_SHARE, EVALUATE_AT
+from convergence.training import CONSTANT_UNTIL, EVALUATE_AT, RISING_SHARE
 from convergence.verdict import SHARE, STANDARD_ERRORS, Verdict
 from wavelet.arguments import AUTO_RESYNC
 from wavelet.report.jsonfile import SCHEMA_VERSION, finite
@@ -42,7 +42,8 @@ def write_results(store: Store, path: Path) -> None:
             "batches": {job: BATCHES[job][1] for job in JOBS},
             "seeds": SEEDS,
             "tuning_seed": TUNING_SEED,
-            "share_of_rounds_at_full_rate": CONSTANT_SHARE,
+            "rate_rises_until_share_of_rounds": RISING_SHARE,
+            "rate_falls_from_share_of_rounds": CONSTANT_UNTIL,
             "evaluated_at_share_of_batches": EVALUATE_AT,
             "bound_share": SHARE,
             "bound_standard_errors": STANDARD_ERRORS,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 
 from convergence.runs import BATCHES, SEEDS, TUNING_SEED, Record, Store, best_rate
-from convergence.training import CONSTANT_SHARE, EVALUATE_AT
+from convergence.training import CONSTANT_UNTIL, EVALUATE_AT
 from convergence.verdict import Verdict, judge
 from wavelet.arguments import AUTO_RESYNC
 
@@ -106,7 +106,7 @@ def paired(store: Store, job: str, rule: Rule) -> list[tuple[Record, Record]]:
 
 def rows(store: Store, job: str) -> list[Row]:
     """The table of `job`."""
-    middle = EVALUATE_AT.index(CONSTANT_SHARE)
+    middle = EVALUATE_AT.index(CONSTANT_UNTIL)
     found = []
     for rule in rules(store, job):
         pairs = paired(store, job, rule)
@@ -181,7 +181,7 @@ def _judge_accuracy(ones: Sequence[Record], others: Sequence[Record]) -> Verdict
 
 
 def _plateau(record: Record, values: Sequence[float | None]) -> float:
-    last = CONSTANT_SHARE * record.run.num_batches / 2
+    last = CONSTANT_UNTIL * record.run.num_batches / 2
     return fmean(
         _number(value) for update, value in zip(record.updates, values, strict=True) if last / 2 < update <= last
     )

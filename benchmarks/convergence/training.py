@@ -21,7 +21,8 @@ from wavelet.report.machine import versions
 __all__ = ["prepare", "share_of_rate", "train"]
 
 EVALUATE_AT = (0.1, 0.3, 0.6, 0.8, 1.0)
-CONSTANT_SHARE = 0.6
+RISING_SHARE = 0.1
+CONSTANT_UNTIL = 0.6
 DRIFT_EVERY = 7  # rounds: prime to every resync of the study, so both sides of a resync are seen
 VALIDATION_BATCHES = 8  # of the texts; the digits have 6
 WAVES = 2
@@ -35,9 +36,9 @@ def prepare() -> None:
 
 
 def share_of_rate(round_number: int, num_rounds: int) -> float:
-    """The rate of a round over the full rate: 1 for the first 60 % of the rounds, then falling in a line towards 0."""
-    constant = CONSTANT_SHARE * num_rounds
-    return 1.0 if round_number < constant else (num_rounds - round_number) / (num_rounds - constant)
+    """The rate of a round over the full rate: it rises in a line over the first tenth of the rounds, and falls after 60 %."""
+    rising, constant = RISING_SHARE * num_rounds, CONSTANT_UNTIL * num_rounds
+    return min(1.0, (round_number + 1) / rising, (num_rounds - round_number) / (num_rounds - constant))
 
 
 def train(run: Run) -> Record:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from .devices import map_tensors
 from .updates import RULES, UpdateSettings
 
 __all__ = ["AUTO_RESYNC", "check", "check_gradients_seen", "check_objects", "check_plain_tensors", "split_result"]
@@ -60,7 +61,9 @@ def _check_count(name: str, value: object) -> None:
         raise ValueError(f"{name}={value!r} makes no sense: use a whole number of at least 1.")
 
 
-def check_objects(model: object, optimizer: Optimizer, loss: object, scheduler: Any, grad_scaler: object) -> None:
+def check_objects(
+    model: object, optimizer: Optimizer, loss: object, scheduler: Any, grad_scaler: object, replicate: object
+) -> None:
     """Refuse objects of the wrong kind, and schedulers that the engine cannot step.
 
     Raises:
@@ -70,6 +73,8 @@ def check_objects(model: object, optimizer: Optimizer, loss: object, scheduler: 
         raise ValueError(f"model is a {type(model).__name__}: it must be a torch.nn.Module.")
     if not callable(loss):
         raise ValueError(f"loss is a {type(loss).__name__}: it must be a function of (model, batch).")
+    if replicate is not None and (isinstance(replicate, nn.Module) or not callable(replicate)):
+        raise ValueError(f"replicate is a {type(replicate).__name__}: it must be a function that builds a fresh model.")
     if grad_scaler is not None and not isinstance(grad_scaler, torch.amp.GradScaler):
         raise ValueError(f"grad_scaler is a {type(grad_scaler).__name__}: it must be a torch.amp.GradScaler.")
     if scheduler is None:
@@ -90,7 +95,11 @@ def split_result(result: object) -> tuple[Tensor, Mapping[str, Any]]:
     if isinstance(result, Mapping):
         if "loss" not in result:
             raise ValueError(f"the loss function gave a mapping without 'loss' (it has {', '.join(map(str, result))}).")
-        outputs = {key: _detached(value) for key, value in result.items() if key != "loss"}
+        outputs = {
+            key: map_tensors(value, lambda item: item.detach() if isinstance(item, Tensor) else item)
+            for key, value in result.items()
+            if key != "loss"
+        }
         result = result["loss"]
     if not isinstance(result, Tensor):
         raise ValueError(
@@ -103,16 +112,6 @@ def split_result(result: object) -> tuple[Tensor, Mapping[str, Any]]:
             "the loss does not require a gradient: is it detached, computed under no_grad, or is everything frozen?"
         )
     return result, outputs
-
-
-def _detached(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.detach()
-    if isinstance(value, Mapping):
-        return {key: _detached(item) for key, item in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(_detached(item) for item in value)
-    return value
 
 
 def check_plain_tensors(before: Mapping[str, object], after: Mapping[str, object]) -> None:
@@ -135,7 +134,7 @@ def check_gradients_seen(before: list[Any], after: list[Any]) -> None:
     Raises:
         ValueError: gradients have arrived on the user's model instead of a wave's replica.
     """
-    if before != after:
+    if any(new is not None and new != old for old, new in zip(before, after, strict=True)):
         raise ValueError(
             "the loss was computed with the original model, not with the one that loss(model, batch) was given: "
             "use that argument; if you do, a copy of the model calls the original, so pass replicate=."

@@ -22,7 +22,7 @@ from .updates import RULES, HyperParameters, LossScale, check_optimizer
 from .waves.buffers import BufferSlots
 from .waves.group import WaveGroup
 from .waves.recompute import offer_between_blocks
-from .waves.replica import check_model, make_replica
+from .waves.replica import check_model, make_replicas
 from .waves.turns import NoProgressError
 from .waves.wave import Task, Wave
 
@@ -80,11 +80,11 @@ class Wavelet:
         timeout: float = 300.0,
     ) -> None:
         settings = arguments.check(waves, update, accumulate, resync, clip_grad_norm, autocast, timeout)
-        arguments.check_objects(model, optimizer, loss, scheduler, grad_scaler)
+        arguments.check_objects(model, optimizer, loss, scheduler, grad_scaler, replicate)
         self.waves, self.update, self.accumulate = waves, update, accumulate
         self._device = make_device(check_model(model, num_waves=waves), waves, streams)
         check_optimizer(optimizer, model)
-        replicas = [make_replica(model, replicate, compile=compile) for _ in range(waves)]
+        replicas = make_replicas(model, waves, replicate, compile=compile)
         self._face = Face(model, optimizer)
         self._forward = Forward(loss, autocast, self._device, BufferSlots(model).clone())
         self._scheduler = scheduler
@@ -201,6 +201,8 @@ class Wavelet:
             if not self._running and not self._closed:
                 self._face.adopt(self._rule, self._forward.buffers)
             self._wait(lambda: self._waves.idle)
+            if self._face.optimizer_was_replaced() and not self._closed:
+                self._face.give_optimizer(self._rule)
             return saving.state_of(self)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -221,18 +223,22 @@ class Wavelet:
         return self._waves.idle if all_idle else wave.idle
 
     def _read_face(self, wave: Wave) -> HyperParameters:
-        if self._alone is not None:
-            self._alone = None
-            arguments.check_gradients_seen(self._gradients_seen, self._face.gradients_seen())
-            if self._turns.recomputes and not self._guards_blocks:
-                self._guards_blocks = True
-                for other in self._waves.waves:
-                    offer_between_blocks(self._turns, other.replica.model)
+        self._look_at_first_backward()
         if self._face.optimizer_was_replaced():
             self._wait(lambda: self._waves.idle)
             self._face.give_optimizer(self._rule)
         self._face.apply_modes(wave.replica)
         return self._face.read()
+
+    def _look_at_first_backward(self) -> None:
+        if self._alone is None:
+            return
+        self._alone = None
+        arguments.check_gradients_seen(self._gradients_seen, self._face.gradients_seen())
+        if self._turns.recomputes and not self._guards_blocks:
+            self._guards_blocks = True
+            for wave in self._waves.waves:
+                offer_between_blocks(self._turns, wave.replica.model)
 
     def _stepped(self) -> None:
         self._face.optimizer._opt_called = True  # type: ignore[attr-defined]  # or schedulers would warn
@@ -240,9 +246,9 @@ class Wavelet:
             self._scheduler.step()
 
     def _go_on(self) -> None:
+        self._face.adopt(self._rule, self._forward.buffers)
         self._device.enter()
         self._running = True
-        self._face.adopt(self._rule, self._forward.buffers)
         self._gradients_seen = self._face.gradients_seen()
         self._waves.start()
 
@@ -253,6 +259,7 @@ class Wavelet:
             self._device.leave()
             self._running = False
             self._face.publish(self._rule, self._forward.buffers)
+            self._look_at_first_backward()
 
     def wait_until_idle(self) -> None:
         """Return when every wave has done its work; shows nothing in the user's objects."""
@@ -296,4 +303,3 @@ class Wavelet:
             self._device.leave()
             self._running = False
         self._face.publish(self._rule, self._forward.buffers, final=True)
-        self._face.let_go()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from typing import Any
 
 import torch
@@ -35,21 +34,8 @@ class Face:
         self._modules = list(model.modules())
         self._buffers = BufferSlots(model)
         self._seen = self._wanted = read_hyper_parameters(optimizer)
-        self._groups = self._group_members()
+        self._remember_groups()
         self._prints: list[Tensor] = []
-        self._loaded = False
-        me = weakref.ref(self)
-
-        def after_load(loaded: Optimizer) -> None:
-            face = me()
-            if face is not None and loaded is face.optimizer:
-                face._loaded = True
-
-        self._hook = optimizer.register_load_state_dict_post_hook(after_load)
-
-    def let_go(self) -> None:
-        """Take our hook off the user's optimizer."""
-        self._hook.remove()
 
     # Read before each batch.
 
@@ -59,14 +45,14 @@ class Face:
         if now is not self._seen:
             self._wanted = tuple(
                 {**wanted, **changed_entries(seen, new)}
-                for wanted, seen, new in zip(self._wanted, self._seen, now, strict=True)
+                for wanted, seen, new in zip(self._wanted, self._seen, now, strict=False)
             )
-            self._seen = now
+            self._seen = now[: len(self._wanted)]
         return self._wanted
 
     def optimizer_was_replaced(self) -> bool:
         """Whether the user loaded the optimizer or changed which parameters are in its groups."""
-        return self._loaded or self._groups != self._group_members()
+        return self._loaded() or self._members != self._group_members()
 
     def give_optimizer(self, rule: UpdateRule) -> None:
         """Let every wave adopt the loaded optimizer, or the added groups. All waves must be idle.
@@ -74,20 +60,18 @@ class Face:
         Raises:
             ValueError: an added group holds a parameter that is not in the model.
         """
-        known = {id(parameter) for parameter in self.parameters}
-        members = self._group_members()
-        if any(member not in known for group in members for member in group):
+        if not self._groups_fit():
             raise ValueError("a parameter group was given a parameter that is not in the model.")
-        if self._loaded or members[: len(self._groups)] != self._groups:
+        now = read_hyper_parameters(self.optimizer)
+        if self._loaded():
             rule.adopt_optimizer(self.optimizer)
-            self._seen = self._wanted = read_hyper_parameters(self.optimizer)
+            self._seen = self._wanted = now
         else:
-            added = self.optimizer.param_groups[len(self._groups) :]
-            for group in added:
-                rule.add_group(group)
-            fresh = read_hyper_parameters(self.optimizer)[len(self._groups) :]
-            self._seen, self._wanted = (*self._seen, *fresh), (*self._wanted, *fresh)
-        self._groups, self._loaded = members, False
+            self.read()
+            rule.regroup(self.optimizer)
+            self._seen = (*self._seen[: len(now)], *now[len(self._seen) :])
+            self._wanted = (*self._wanted[: len(now)], *now[len(self._wanted) :])
+        self._remember_groups()
 
     def apply_modes(self, replica: Replica) -> None:
         """Make ``train``/``eval`` and ``requires_grad`` of an idle wave's replica those of the face."""
@@ -113,9 +97,10 @@ class Face:
         for parameter, newest in zip(self.parameters, rule.weights[rule.newest], strict=True):
             if parameter.data_ptr() != newest.data_ptr() or parameter.numel() == 0:
                 parameter.data = newest.data
+        if not final and self.optimizer_was_replaced() and self._groups_fit():
+            self.give_optimizer(rule)
         if not self.optimizer_was_replaced():
-            wanted = self.read()
-            rule.optimizer_of(rule.newest).publish(self.optimizer, wanted)
+            rule.optimizer_of(rule.newest).publish(self.optimizer, self.read())
             self._seen = read_hyper_parameters(self.optimizer, self._seen)
         self._buffers.load(buffers)
         if rule.loss_scale is not None:
@@ -128,7 +113,7 @@ class Face:
             group.update(entries)
         self._wanted = wanted
         self._seen = read_hyper_parameters(self.optimizer)
-        self._loaded = False
+        self._remember_groups()
 
     def adopt(self, rule: UpdateRule, buffers: list[Tensor | None]) -> None:
         """Let every wave take over what the user wrote since :meth:`publish`: weights, buffers, loss scale.
@@ -150,6 +135,18 @@ class Face:
         self._buffers.save(buffers)
         if rule.loss_scale is not None:
             rule.loss_scale.adopt()
+
+    def _remember_groups(self) -> None:
+        self._members = self._group_members()
+        self._group_list = self.optimizer.param_groups
+
+    def _groups_fit(self) -> bool:
+        known = {id(parameter) for parameter in self.parameters}
+        return all(member in known for group in self._group_members() for member in group)
+
+    def _loaded(self) -> bool:
+        """``load_state_dict`` gives an optimizer a new list of groups."""
+        return self.optimizer.param_groups is not self._group_list
 
     def _group_members(self) -> list[list[int]]:
         return [[id(parameter) for parameter in group["params"]] for group in self.optimizer.param_groups]

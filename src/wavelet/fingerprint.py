@@ -20,8 +20,8 @@ def fingerprint(tensor: Tensor) -> Tensor:
     flat = tensor.detach().contiguous().reshape(-1)
     if flat.is_complex():
         flat = torch.view_as_real(flat).reshape(-1)
-    size = flat.element_size()
-    numbers = flat.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[size])
+    # Never as 64-bit integers: two changed top bits would cancel modulo 2⁶⁴.
+    numbers = flat.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int32}[flat.element_size()])
     whole = numbers.numel() // _COLUMNS * _COLUMNS
     table = numbers[:whole].view(-1, _COLUMNS)
     parts = [table.sum(0, dtype=torch.int64), table.sum(1, dtype=torch.int64), numbers[whole:].to(torch.int64)]

@@ -68,8 +68,11 @@ def test_samples_of_all_processes_over_the_span_of_their_clocks(monkeypatch):
 
 def test_calibration_fixes_the_batches_once(launches):
     """10 batches took 2 s: 25 batches take 5 s, and each of two processes gets as many."""
-    assert calibrate(PLAN, threads=1, seconds=5.0, allocator="glibc").batches == 26
-    assert not launches[0][0].evaluate
+    systems = [PLAIN, System("plain", 2)]
+    assert calibrate(PLAN, systems, seconds=5.0, allocator="glibc").batches == 26
+    assert calibrate(PLAN, systems, seconds=0.1, allocator="glibc").batches == 10
+    assert [specs[0].system for specs in launches] == systems * 2
+    assert not any(specs[0].evaluate for specs in launches)
 
 
 def test_batches_are_shared_evenly():

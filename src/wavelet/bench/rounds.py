@@ -77,15 +77,21 @@ class Results:
 
 
 def calibrate(
-    plan: Plan, *, threads: int, seconds: float, allocator: str, on_event: Callable[[Event], None] = lambda event: None
+    plan: Plan,
+    systems: Sequence[System],
+    *,
+    seconds: float,
+    allocator: str,
+    on_event: Callable[[Event], None] = lambda event: None,
 ) -> Plan:
-    """`plan` with as many batches as the plain loop trains in about `seconds`, from a run with the plan's own number.
+    """`plan` with as many batches, but no fewer than now, as the fastest of `systems` trains in about `seconds`.
 
     Raises:
-        RunFailed: the plain loop cannot train the job.
+        RunFailed: one of them cannot train the job.
     """
-    run = measure(System("plain", threads), plan, 0, allocator=allocator, on_event=on_event, evaluate=False)
-    return replace(plan, batches=round_up(math.ceil(plan.batches * seconds / run.seconds), plan.waves))
+    runs = [measure(system, plan, 0, allocator=allocator, on_event=on_event, evaluate=False) for system in systems]
+    batches = math.ceil(plan.batches * seconds / min(run.seconds for run in runs))
+    return replace(plan, batches=round_up(max(batches, plan.batches), plan.waves))
 
 
 def take_turns(

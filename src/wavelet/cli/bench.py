@@ -78,7 +78,7 @@ def bench(
     setting = _Setting(
         systems=systems,
         allocators=_allocators(allocators, demo),
-        seconds=seconds or (6.0 if demo else 5.0),
+        seconds=seconds or 5.0,
         steps=steps,
         rounds=rounds or (2 if demo else 3),
         waves=waves,
@@ -155,10 +155,10 @@ def _compare(plans: Sequence[Plan], setting: _Setting, progress: BenchProgress) 
 
 
 def _calibrated(plan: Plan, setting: _Setting, progress: BenchProgress) -> Plan:
-    """The plan with batches for `setting.seconds`, the same for every system and allocator."""
+    """The plan with batches for `setting.seconds` of the plain loop, the same for every system and allocator."""
     return calibrate(
         plan,
-        threads=available_cores(),
+        [system for system in setting.systems if system.kind == "plain" and not system.compile],
         seconds=setting.seconds,
         allocator=setting.allocators[0],
         on_event=functools.partial(progress.calibrating, plan),

@@ -1,7 +1,7 @@
 """`wavelet doctor`: says what this machine offers, and what would make waves faster on it.
 
-The fields of its JSON: ``machine``, ``versions`` and ``checks``, each with ``name``, ``status`` (``good``, ``advice`` or
-``missing``) and ``sentence``.
+The fields of its JSON: ``machine``, ``versions``, and ``checks``, each with ``name``, ``status`` (``good``, ``advice``
+or ``missing``) and ``sentence``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`wavelet jobs`: lists the built-in jobs.
 
-The fields of its JSON: ``versions`` and ``jobs``, each with ``job``, ``what``, ``parameters`` and ``samples_per_batch``.
+The fields of its JSON: ``versions``, and ``jobs``, each with ``job``, ``what``, ``parameters``, ``samples_per_batch``.
 """
 
 from __future__ import annotations

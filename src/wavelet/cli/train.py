@@ -2,8 +2,8 @@
 
 The fields of its JSON: what was asked (``job``, ``seed``, ``samples_per_batch``, ``threads``, ``compile``, ``waves``,
 ``update``, which is ``plain`` for the ordinary loop, ``accumulate``, ``resync``); ``steps`` and ``samples`` trained;
-``timed_steps`` and ``timed_seconds``, without the warm-up, and ``samples_per_second`` over them; ``losses`` of all steps,
-``training_loss`` (mean of the last ten), ``validation_loss`` and ``validation_accuracy``, null where there is none;
+``timed_steps`` and ``timed_seconds``, without the warm-up, and ``samples_per_second`` over them; ``losses`` of all
+steps, ``training_loss`` (mean of the last ten), ``validation_loss`` and ``validation_accuracy``, null for none;
 ``peak_resident_bytes`` before the validation; ``machine`` and ``versions``.
 """
 

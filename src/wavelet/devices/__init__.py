@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from .batches import move
+from .batches import map_tensors, move
 from .cpu import Cpu, flushes_denormals
 from .device import Device, HostValue
 
-__all__ = ["Cpu", "Device", "HostValue", "flushes_denormals", "make_device", "move"]
+__all__ = ["Cpu", "Device", "HostValue", "flushes_denormals", "make_device", "map_tensors", "move"]
 
 _STREAMS = ("auto", "separate", "shared")
 

@@ -1,16 +1,16 @@
-"""Moving a batch: every tensor in it to one device, whatever holds the tensors."""
+"""The tensors inside a batch, whatever holds them: found, changed, and put back into containers of the same kind."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["move"]
+__all__ = ["map_tensors", "move"]
 
 
 def move(batch: Any, device: torch.device) -> Any:
@@ -19,45 +19,57 @@ def move(batch: Any, device: torch.device) -> Any:
     Tensors are found in mappings, sequences, named tuples, dataclasses, and in objects with a ``to(device)`` of their
     own (``BatchEncoding``, ``PackedSequence``). Anything else is passed on as it is.
     """
-    if isinstance(batch, Tensor):
-        return batch if batch.device == device else batch.to(device, non_blocking=True)
-    if isinstance(batch, (str, bytes, int, float, type(None))):
-        return batch
-    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
-        return _with_changes(batch, {f.name: getattr(batch, f.name) for f in dataclasses.fields(batch)}, device)
-    if hasattr(batch, "to") and callable(batch.to):
-        return batch.to(device)
-    if isinstance(batch, Mapping):
-        return _mapping(batch, device)
-    if isinstance(batch, (list, tuple)):
-        return _sequence(batch, device)
-    return batch
+
+    def to_device(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return value if value.device == device else value.to(device, non_blocking=True)
+        return value.to(device) if callable(getattr(value, "to", None)) else value
+
+    return map_tensors(batch, to_device)
 
 
-def _mapping(batch: Mapping[Any, Any], device: torch.device) -> Mapping[Any, Any]:
-    changed = {key: moved for key, value in batch.items() if (moved := move(value, device)) is not value}
+def map_tensors(value: Any, change: Callable[[Any], Any]) -> Any:
+    """``value`` with ``change`` applied to each tensor, and to each object that is no container known here.
+
+    Containers are copied only where something in them changes; a frozen dataclass too.
+    """
+    if isinstance(value, Tensor) or callable(getattr(value, "to", None)):
+        return change(value)
+    if isinstance(value, Mapping):
+        return _changed_mapping(value, change)
+    if isinstance(value, (list, tuple)):
+        return _changed_sequence(value, change)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _changed_dataclass(value, change)
+    return change(value)
+
+
+def _changed_mapping(old: Mapping[Any, Any], change: Callable[[Any], Any]) -> Mapping[Any, Any]:
+    changed = {key: new for key, item in old.items() if (new := map_tensors(item, change)) is not item}
     if not changed:
-        return batch
-    new: Any = copy.copy(batch)
-    for key, value in changed.items():
-        new[key] = value
-    return new  # type: ignore[no-any-return]
+        return old
+    try:
+        copied: Any = copy.copy(old)
+        for key, item in changed.items():
+            copied[key] = item
+    except TypeError:  # a read-only mapping
+        return {**old, **changed}
+    return copied  # type: ignore[no-any-return]
 
 
-def _sequence(batch: Any, device: torch.device) -> Any:
-    items = [move(value, device) for value in batch]
-    if all(new is old for new, old in zip(items, batch, strict=True)):
-        return batch
-    if hasattr(batch, "_fields"):
-        return type(batch)(*items)
-    return type(batch)(items)
+def _changed_sequence(old: Any, change: Callable[[Any], Any]) -> Any:
+    items = [map_tensors(item, change) for item in old]
+    if all(new is item for new, item in zip(items, old, strict=True)):
+        return old
+    return type(old)(*items) if hasattr(old, "_fields") else type(old)(items)
 
 
-def _with_changes(batch: Any, fields: dict[str, Any], device: torch.device) -> Any:
-    changed = {name: moved for name, value in fields.items() if (moved := move(value, device)) is not value}
+def _changed_dataclass(old: Any, change: Callable[[Any], Any]) -> Any:
+    fields = {f.name: getattr(old, f.name) for f in dataclasses.fields(old) if hasattr(old, f.name)}
+    changed = {name: new for name, item in fields.items() if (new := map_tensors(item, change)) is not item}
     if not changed:
-        return batch
-    new = copy.copy(batch)
-    for name, value in changed.items():
-        object.__setattr__(new, name, value)  # also into a frozen dataclass
-    return new
+        return old
+    copied = copy.copy(old)
+    for name, item in changed.items():
+        object.__setattr__(copied, name, item)
+    return copied

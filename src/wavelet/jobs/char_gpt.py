@@ -58,7 +58,7 @@ class Block(nn.Module):
 class CharGPT(nn.Module):
     """Characters ``(batch, length)`` → logits of the next ones ``(batch, length, 96)``."""
 
-    def __init__(self, width: int = 192, num_layers: int = 4, num_heads: int = 6, dropout: float = 0.1) -> None:
+    def __init__(self, width: int = 128, num_layers: int = 6, num_heads: int = 4, dropout: float = 0.1) -> None:
         super().__init__()
         self.characters = nn.Embedding(NUM_CHARACTERS, width)
         self.positions = nn.Embedding(_LENGTH, width)

@@ -36,7 +36,7 @@ def job(*, seed: int = 0, batch_size: int = 16) -> Job:
     model = CharLSTM()
     return Job(
         model,
-        torch.optim.Adam(model.parameters(), lr=2e-3),
+        torch.optim.Adam(model.parameters(), lr=4e-3),
         next_character_loss,
         text.loader(_LENGTH, batch_size),
         validation=text.validation_batches(_LENGTH, 32, num_batches=16),

@@ -15,7 +15,7 @@ _SIZE = 16
 
 
 class SqueezeExcite(nn.Module):
-    """Scales each channel by what the image as a whole says of it."""
+    """Scales each channel by what the whole image says of it, ``(batch, channels, h, w)`` → the same."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -28,15 +28,19 @@ class SqueezeExcite(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        return x * self.gate(x)
+        output: Tensor = x * self.gate(x)
+        return output
 
 
 class InvertedResidual(nn.Module):
-    """Widen, convolve each channel alone, narrow; beside an identity where shapes allow."""
+    """Widen, convolve each channel alone, narrow, ``(batch, channels, h, w)`` → ``(batch, width, h/stride, w/stride)``.
 
-    def __init__(self, channels: int, width: int, stride: int, expansion: int, se: bool) -> None:
+    Beside an identity where input and output have one shape.
+    """
+
+    def __init__(self, channels: int, width: int, stride: int) -> None:
         super().__init__()
-        wide = expansion * channels
+        wide = 4 * channels
         self.is_residual = (channels, 1) == (width, stride)
         self.branch = nn.Sequential(
             nn.Conv2d(channels, wide, 1, bias=False),
@@ -45,7 +49,7 @@ class InvertedResidual(nn.Module):
             nn.Conv2d(wide, wide, 3, stride, padding=1, groups=wide, bias=False),
             nn.BatchNorm2d(wide),
             nn.Hardswish(),
-            *([SqueezeExcite(wide)] if se else []),
+            SqueezeExcite(wide),
             nn.Conv2d(wide, width, 1, bias=False),
             nn.BatchNorm2d(width),
         )
@@ -56,22 +60,19 @@ class InvertedResidual(nn.Module):
 
 
 class DigitsMobile(nn.Module):
-    """Images ``(batch, 1, size, size)`` → logits ``(batch, 10)``."""
+    """Images ``(batch, 1, size, size)`` → logits ``(batch, 10)``, in three stages that halve the image."""
 
-    def __init__(self, channels: int = 16, num_stages: int = 3, blocks_per_stage: int = 3, expansion: int = 4, se: bool = True) -> None:
+    def __init__(self, channels: int = 16, blocks_per_stage: int = 3) -> None:
         super().__init__()
         self.stem = nn.Sequential(
             nn.Conv2d(1, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels), nn.Hardswish()
         )
-        blocks: list[nn.Module] = []
-        width = channels
-        for stage in range(num_stages):
-            for block in range(blocks_per_stage):
-                stride = 2 if stage > 0 and block == 0 else 1
-                blocks.append(InvertedResidual(width, width * stride, stride, expansion, se))
-                width *= stride
+        blocks = [InvertedResidual(channels, channels, stride=1) for _ in range(blocks_per_stage)]
+        for width in (2 * channels, 4 * channels):
+            blocks.append(InvertedResidual(width // 2, width, stride=2))
+            blocks += [InvertedResidual(width, width, stride=1) for _ in range(blocks_per_stage - 1)]
         self.blocks = nn.Sequential(*blocks)
-        self.head = nn.Linear(width, 10)
+        self.head = nn.Linear(4 * channels, 10)
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.blocks(self.stem(images))

@@ -35,7 +35,7 @@ class GatedBlock(nn.Module):
 class SmallOpsMLP(nn.Module):
     """Images ``(batch, 1, 8, 8)`` → logits ``(batch, 10)``."""
 
-    def __init__(self, width: int = 32, num_blocks: int = 64) -> None:
+    def __init__(self, width: int = 32, num_blocks: int = 128) -> None:
         super().__init__()
         self.stem = nn.Sequential(nn.Flatten(), nn.Linear(_SIZE * _SIZE, width))
         self.blocks = nn.Sequential(*(GatedBlock(width) for _ in range(num_blocks)))

@@ -38,7 +38,7 @@ def set_seeds(seed: int) -> None:
 def kept_random_state() -> Iterator[None]:
     """Whatever is drawn inside, the global generators are afterwards as they were before."""
     python_state, numpy_state, torch_state = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     try:
         yield
     finally:

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from .gradients import Gradients
 from .hyper_parameters import HyperParameters
-from .optimizer import OptimizerCopy
+from .optimizer import OptimizerCopy, stand_in
 from .rule import UpdateRule
 
 __all__ = ["Delayed"]
@@ -25,7 +25,7 @@ class Delayed(UpdateRule):
 
     def _make_optimizers(self, face: list[nn.Parameter], optimizer: Optimizer) -> list[OptimizerCopy]:
         self._ever_trained = [False] * len(face)
-        own = [nn.Parameter(p.data, requires_grad=p.requires_grad) for p in self.weights[0]]
+        own = [stand_in(parameter) for parameter in self.weights[0]]
         return [OptimizerCopy(optimizer, face, own)]
 
     @torch.no_grad()

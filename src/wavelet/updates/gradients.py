@@ -33,7 +33,7 @@ def add_(total: Gradients, newer: Sequence[Tensor | None], owned: Sequence[bool]
             written.append(old)
             added.append(new)
         else:
-            total[index] = old + new
+            total[index] = new + old if old.is_sparse else old + new  # sparse + dense is not supported, the other is
     if written:
         torch._foreach_add_(written, added)
 
@@ -68,6 +68,7 @@ def mean_of_window(window: Sequence[Gradients], size: int) -> Gradients:
 def all_finite(gradients: Gradients) -> bool:
     """Whether every gradient is finite; waits for the device."""
     values = [g.coalesce().values() if g.is_sparse else g for g in gradients if g is not None]
+    values = [value for value in values if value.numel()]
     if not values:
         return True
     norms = torch._foreach_norm(values, float("inf"))

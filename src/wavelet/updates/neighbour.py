@@ -74,6 +74,6 @@ class Neighbour(UpdateRule):
 
 def _is_averaged(name: str, value: object, parameter: nn.Parameter) -> bool:
     """State tensors such as moments, not scalars such as Adam's step."""
-    if not isinstance(value, Tensor) or not value.is_floating_point():
+    if not isinstance(value, Tensor) or not (value.is_floating_point() or value.is_complex()):
         return False
     return value.dim() > 0 or (parameter.dim() == 0 and name != "step")

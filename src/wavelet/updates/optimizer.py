@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections import defaultdict
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from types import MethodType
 from typing import Any
@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from .gradients import Gradients
 from .hyper_parameters import HyperParameters, changed_entries, read_hyper_parameters, same_value
 
-__all__ = ["OptimizerCopy", "check_optimizer"]
+__all__ = ["OptimizerCopy", "check_optimizer", "stand_in"]
 
 Mapped = dict[int, Any]
 
@@ -64,11 +64,17 @@ class OptimizerCopy:
         self.optimizer: Optimizer = _copy_optimizer(original, mapped)
         self.applied = read_hyper_parameters(self.optimizer)
 
-    def add_group(self, group: dict[str, Any]) -> None:
-        """Add a group that the user added to the original."""
+    def regroup(self, original: Optimizer) -> None:
+        """Give each group the members that ``original``'s has; groups that were added come with their entries."""
         mapped = {id(old): new for old, new in zip(self._theirs, self.own, strict=True)}
-        self.optimizer.add_param_group(_copy(group, dict(mapped)))
-        self.applied = (*self.applied, *read_hyper_parameters(self.optimizer)[len(self.applied) :])
+        groups = self.optimizer.param_groups
+        del groups[len(original.param_groups) :]
+        for group, theirs in zip(groups, original.param_groups, strict=False):
+            group["params"] = [mapped[id(parameter)] for parameter in theirs["params"]]
+        for added in original.param_groups[len(groups) :]:
+            self.optimizer.add_param_group(_copy(added, dict(mapped)))
+        entries = read_hyper_parameters(self.optimizer)
+        self.applied = (*self.applied[: len(groups)], *entries[len(self.applied) :])
 
     def apply(self, hyper_parameters: HyperParameters) -> None:
         """Take over the entries that the user changed; others may hold state of the optimizer."""
@@ -99,7 +105,10 @@ class OptimizerCopy:
             wanted: the user's entries; one that was changed and not applied yet stays as the user wrote it.
         """
         back = {id(own): theirs for theirs, own in zip(self._theirs, self.own, strict=True)}
-        face.state = defaultdict(dict, {back.get(id(key), key): state for key, state in self.optimizer.state.items()})
+        for shown_optimizer, optimizer in _with_inner(face, self.optimizer):
+            state = {back.get(id(key), key): value for key, value in optimizer.state.items()}
+            shown_optimizer.state.clear()
+            shown_optimizer.state.update(state)
         groups = zip(face.param_groups, self.optimizer.param_groups, self.applied, wanted, strict=True)
         for shown, group, applied, users in groups:
             entries = {name: value for name, value in group.items() if name != "params"}
@@ -116,6 +125,26 @@ class OptimizerCopy:
 
     def _updated(self) -> list[nn.Parameter]:
         return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+
+
+def stand_in(parameter: nn.Parameter) -> nn.Parameter:
+    """A parameter that shares ``parameter``'s storage and has its attributes, for an optimizer to hold."""
+    new = nn.Parameter(parameter.data, requires_grad=parameter.requires_grad)
+    vars(new).update(vars(parameter))
+    return new
+
+
+def _with_inner(one: Optimizer, other: Optimizer) -> Iterator[tuple[Optimizer, Optimizer]]:
+    """Two optimizers of one structure, and the pairs of optimizers that they wrap, each once."""
+    pairs, found = [(one, other)], [(one, other)]
+    while pairs:
+        left, right = pairs.pop()
+        for name, value in vars(left).items():
+            inner = (value, vars(right).get(name))
+            if isinstance(value, Optimizer) and inner not in found:
+                found.append(inner)
+                pairs.append(inner)
+    yield from found
 
 
 def _copy_optimizer(original: Optimizer, mapped: Mapped) -> Optimizer:
@@ -150,8 +179,13 @@ def _copy(value: Any, mapped: Mapped) -> Any:
         new.update((_key(key, mapped), _copy(item, mapped)) for key, item in value.items())
     elif isinstance(value, tuple) and hasattr(value, "_fields"):
         new = type(value)(*(_copy(item, mapped) for item in value))
-    elif type(value) in (list, tuple, set):
-        new = type(value)(_copy(item, mapped) for item in value)
+    elif type(value) is tuple:
+        new = tuple(_copy(item, mapped) for item in value)
+    elif isinstance(value, (list, deque, set)):
+        new = copy.copy(value)
+        new.clear()
+        items = (_copy(item, mapped) for item in value)
+        new.update(items) if isinstance(value, set) else new.extend(items)
     else:
         return value
     mapped[id(value)] = new

@@ -115,10 +115,10 @@ class UpdateRule(ABC):
         for copy in self.optimizers:
             copy.adopt(optimizer)
 
-    def add_group(self, group: dict[str, Any]) -> None:
-        """Add a parameter group that the user added."""
+    def regroup(self, optimizer: Optimizer) -> None:
+        """Take over which parameters are in which group of the user's optimizer."""
         for copy in self.optimizers:
-            copy.add_group(group)
+            copy.regroup(optimizer)
 
     def optimizer_of(self, wave: int) -> OptimizerCopy:
         """The optimizer whose state belongs to the weights of ``wave``."""

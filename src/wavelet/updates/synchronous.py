@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from .gradients import Gradients, add_, take_gradients
 from .hyper_parameters import HyperParameters
-from .optimizer import OptimizerCopy
+from .optimizer import OptimizerCopy, stand_in
 from .rule import UpdateRule
 
 __all__ = ["Synchronous"]
@@ -32,7 +32,7 @@ class Synchronous(UpdateRule):
                 parameter.data = first.data
         self._total: Gradients = [None] * len(face)
         self._last_wave = 0
-        own = [nn.Parameter(p.data, requires_grad=p.requires_grad) for p in self.weights[0]]
+        own = [stand_in(parameter) for parameter in self.weights[0]]
         return [OptimizerCopy(optimizer, face, own)]
 
     def updates_after(self, position: int) -> bool:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy
 import torch
 from torch import nn
+from torch.utils.checkpoint import _StopRecomputationError
 
 from ..profiling.blocks import blocks_of
 from .turns import Turns
@@ -64,6 +65,9 @@ def _guarded(plain: Any, *, forks: bool) -> Iterator[None]:
         try:
             with plain:
                 yield
+        except _StopRecomputationError:  # the checkpoint has all that it needs
+            _refuse_draws(others, drawn)
+            raise
         finally:
             _of_this_thread.inside = False
         _refuse_draws(others, drawn)

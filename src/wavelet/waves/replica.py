@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
@@ -13,7 +15,7 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from ..profiling.blocks import blocks_of
 from .buffers import BufferSlots
 
-__all__ = ["Replica", "check_model", "make_replica"]
+__all__ = ["Replica", "check_model", "make_replicas"]
 
 _ADVICE = "pass replicate=, a function that builds a fresh model of the same structure"
 
@@ -45,13 +47,35 @@ class Replica:
                 parameter.requires_grad_(requires_grad)
 
     def plain_tensors(self) -> dict[str, tuple[int, int]]:
-        """Tensors held as plain attributes of modules: name → (identity, version). A forward must not change them."""
+        """Tensors held in plain attributes of modules: name → (identity, version). A forward must not change them.
+
+        Without those that a forward has computed from weights (old-style weight_norm), which are no state.
+        """
         return {
-            f"{name}.{attribute}" if name else attribute: (id(value), value._version)
-            for name, module in self.model.named_modules()
-            for attribute, value in module.__dict__.items()
-            if isinstance(value, Tensor) and not value.is_inference()
+            name: (id(value), value._version)
+            for name, value in plain_values(self.model, Tensor)
+            if value.grad_fn is None and not value.is_inference()
         }
+
+
+def plain_values(model: nn.Module, kind: Any) -> Iterator[tuple[str, Any]]:
+    """Named objects of a kind in plain attributes of modules, also in lists, tuples and dicts there."""
+    for prefix, module in model.named_modules():
+        for attribute, value in module.__dict__.items():
+            if not attribute.startswith("_"):
+                name = f"{prefix}.{attribute}" if prefix else attribute
+                yield from _values_in(name, value, kind)
+
+
+def _values_in(name: str, value: Any, kind: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, kind):
+        yield name, value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _values_in(f"{name}[{key}]", item, kind)
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            yield from _values_in(f"{name}[{index}]", item, kind)
 
 
 def check_model(model: nn.Module, *, num_waves: int) -> torch.device:
@@ -59,7 +83,7 @@ def check_model(model: nn.Module, *, num_waves: int) -> torch.device:
 
     Raises:
         ValueError: for lazy or meta parameters, several devices, no trainable parameter, or, with several waves,
-            collectives inside the model.
+            collectives or random generators inside the model.
     """
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         if isinstance(tensor, (UninitializedParameter, UninitializedBuffer)):
@@ -79,36 +103,44 @@ def check_model(model: nn.Module, *, num_waves: int) -> torch.device:
                     f"{name!r} is a SyncBatchNorm, whose collectives would run from several waves in an order that "
                     "differs between ranks: use BatchNorm, or waves=1."
                 )
+        for name, _ in plain_values(model, (torch.Generator, random.Random, numpy.random.Generator)):
+            raise ValueError(
+                f"{name!r} is a random generator of the model's own, which each wave would have for itself: draw from "
+                "the default generator, or use waves=1."
+            )
     return devices.pop()
 
 
-def make_replica(
-    model: nn.Module, replicate: Callable[[], nn.Module] | None = None, *, compile: bool = False
-) -> Replica:
-    """An independent copy of ``model``: ties, frozen weights, modes, hooks and attributes of parameters kept.
+def make_replicas(
+    model: nn.Module, count: int, replicate: Callable[[], nn.Module] | None = None, *, compile: bool = False
+) -> list[Replica]:
+    """Independent copies of ``model``: ties, frozen weights, modes, hooks and attributes of parameters kept.
 
     Args:
         model: the original.
+        count: how many.
         replicate: builds a fresh model of the same structure, for models that ``copy.deepcopy`` cannot copy.
         compile: compile the forwards of the copy's blocks.
 
     Raises:
         ValueError: the model cannot be copied, or the copy is not independent or not alike.
     """
-    fresh = _copied(model) if replicate is None else _rebuilt(model, replicate)
-    _check_alike(model, fresh)
-    for old, new in zip(model.parameters(), fresh.parameters(), strict=True):
-        _copy_extras(old, new)
-    for old_module, new_module in zip(model.modules(), fresh.modules(), strict=True):
-        new_module.training = old_module.training
-    _check_independent(model, fresh)
-    for module in fresh.modules():
-        if isinstance(module, nn.RNNBase):
-            module.flatten_parameters()  # cuDNN wants one chunk of memory, and copying has split it
-    if compile:
-        for block in blocks_of(fresh):
+    replicas: list[Replica] = []
+    for _ in range(count):
+        fresh = _copied(model) if replicate is None else _rebuilt(model, replicate)
+        _check_alike(model, fresh)
+        for other in [model, *(replica.model for replica in replicas)]:
+            _check_independent(other, fresh)
+        for old, new in zip(model.parameters(), fresh.parameters(), strict=True):
+            _copy_extras(old, new)
+        for old_module, new_module in zip(model.modules(), fresh.modules(), strict=True):
+            new_module.training = old_module.training
+            if isinstance(new_module, nn.RNNBase):
+                new_module.flatten_parameters()  # cuDNN wants one chunk of memory, and copying has split it
+        for block in blocks_of(fresh) if compile else []:
             block.compile()
-    return Replica(fresh)
+        replicas.append(Replica(fresh))
+    return replicas
 
 
 def _copied(model: nn.Module) -> nn.Module:
@@ -150,7 +182,7 @@ def _check_alike(model: nn.Module, fresh: nn.Module) -> None:
             (name, tuple(t.shape), t.dtype, first.setdefault(id(t), len(first)))  # the number shows which are tied
             for name, t in _tensors(module)
         ]
-        return tensors, [type(part) for part in module.modules()]
+        return tensors, [f"{type(part).__module__}.{type(part).__qualname__}" for part in module.modules()]
 
     if outline(model) != outline(fresh):
         raise ValueError(f"a copy of the model differs from it in parameters, buffers, ties or modules: {_ADVICE}.")
@@ -161,10 +193,12 @@ def _copy_extras(old: nn.Parameter, new: nn.Parameter) -> None:
     for name, value in vars(old).items():
         if name not in vars(new):
             setattr(new, name, value)
+    new.requires_grad_(True)  # or no hook can be registered
     for hook in (old._backward_hooks or {}).values():
         new.register_hook(hook)
     for post_hook in (getattr(old, "_post_accumulate_grad_hooks", None) or {}).values():
         new.register_post_accumulate_grad_hook(post_hook)
+    new.requires_grad_(old.requires_grad)
 
 
 def _check_independent(model: nn.Module, fresh: nn.Module) -> None:
