@@ -146,13 +146,14 @@ class Machine:
             for storage in taken:
                 block = self.blocks[storage._cdata] = Block(stream)
                 block.write = me
-                weakref.finalize(storage, self._free, storage._cdata).atexit = False
+                weakref.finalize(storage, self._free, storage._cdata, block).atexit = False
             if name in WAITS_FOR_DEVICE:
                 stream.synchronize()
 
-    def _free(self, key):
+    def _free(self, key, block):
         with self.lock:
-            block = self.blocks.pop(key)
+            if self.blocks.get(key) is block:
+                del self.blocks[key]
             self.freed[block.stream].append(block.accesses())
 
     def _check(self, now, accesses, what):
@@ -196,7 +197,7 @@ class Watch(TorchDispatchMode):
         for leaf in tree_leaves(result):
             if isinstance(leaf, torch.Tensor) and leaf.layout == torch.strided:
                 storage = leaf.untyped_storage()
-                if storage._cdata not in seen:
+                if storage._cdata not in seen and storage._cdata not in self.machine.blocks:
                     taken[storage._cdata] = storage
         self.machine.launch(schema.name, reads, writes, list(taken.values()))
         return result
@@ -218,7 +219,7 @@ def machine(monkeypatch):
             return torch.empty(*args, **kwargs)
 
     monkeypatch.setattr(wavelet.devices.cuda, "torch", Torch())
-    monkeypatch.setattr("wavelet.engine.make_device", lambda device, waves, streams: Cuda(device, waves, streams))
+    monkeypatch.setattr("wavelet.engine.make_device", Cuda)
     return made
 
 
