@@ -13,11 +13,10 @@ from wavelet.arguments import AUTO_RESYNC
 __all__ = ["BATCHES", "JOBS", "SEEDS", "Record", "Run", "Store", "best_rate", "next_rates", "study", "verdict_runs"]
 
 JOBS = ("char-lstm", "char-gpt", "digits-cnn")
-BATCHES = {"char-lstm": (8, 360), "char-gpt": (4, 320), "digits-cnn": (16, 360)}
+BATCHES = {"char-lstm": (8, 400), "char-gpt": (4, 600), "digits-cnn": (16, 360)}
 """For each job: samples in a batch, and batches in a run. An update of the plain loop uses two batches."""
-OWN_RATES = {"char-lstm": 2e-3, "char-gpt": 1e-3, "digits-cnn": 0.05}
-FACTORS = (0.5, 1.0, 2.0)
-"""Where the tuning starts, as multiples of the job's own rate; it doubles or halves on while the best is at an edge."""
+FIRST_RATES = {"char-lstm": (2e-3, 4e-3, 8e-3), "char-gpt": (2.5e-4, 5e-4, 1e-3), "digits-cnn": (0.0125, 0.025, 0.05)}
+"""Where the tuning starts; it doubles or halves on while the best rate is at an edge."""
 TUNING_SEED = 100
 SEEDS = (1, 2, 3, 4, 5)
 STUDY_SEEDS = (1, 2, 3)
@@ -113,7 +112,7 @@ class Store:
 def next_rates(store: Store, job: str) -> list[float]:
     """The rates that the tuning of `job` tries next; none when the best one has a worse one on either side."""
     rates = _tuned(store, job)
-    missing = [rate for rate in (OWN_RATES[job] * factor for factor in FACTORS) if rate not in rates]
+    missing = [rate for rate in FIRST_RATES[job] if rate not in rates]
     if missing:
         return missing
     best = min(rates, key=lambda rate: rates[rate])

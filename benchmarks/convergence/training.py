@@ -36,7 +36,7 @@ def prepare() -> None:
 
 
 def share_of_rate(round_number: int, num_rounds: int) -> float:
-    """The rate of a round over the full rate: it rises in a line over the first tenth of the rounds, and falls after 60 %."""
+    """A round's rate over the full rate: it rises in a line in the first tenth of the rounds, and falls after 60 %."""
     rising, constant = RISING_SHARE * num_rounds, CONSTANT_UNTIL * num_rounds
     return min(1.0, (round_number + 1) / rising, (num_rounds - round_number) / (num_rounds - constant))
 

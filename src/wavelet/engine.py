@@ -99,7 +99,6 @@ class Wavelet:
         self._waves = WaveGroup(replicas, self._rule, self._device, timeout)
         self._turns = self._waves.turns
         self._num_batches = 0
-        self._num_started = 0  # since the engine was made
         self._position = 0  # in the open round
         self._hyper_parameters: list[HyperParameters] = [self._face.read()] * waves  # at each wave's last micro-batch
         self._alone: Task | None = None  # its backward must be done before the next forward
@@ -128,7 +127,7 @@ class Wavelet:
             round_starts = self._rule.shares_weights and self._position < self.waves
             self._wait(lambda: self._may_start(wave, all_idle=round_starts and self._position == 0))
             hyper_parameters = self._read_face(wave)
-            first = self._num_started < self.waves
+            first = wave.num_batches == 0
             result = self._forward.run(wave, batch, after_turns=round_starts, first=first)
             updates = self._rule.updates_after(self._position)
             with self._device.running(wave.index):
@@ -137,7 +136,6 @@ class Wavelet:
             task = Task(self._num_batches, scaled, hyper_parameters, updates, result.batch)
             if first or result.compiled:
                 self._alone = task
-            self._num_started += 1
             self._hyper_parameters[wave.index] = hyper_parameters
             self._num_batches += 1
             self._position = (self._position + 1) % self._rule.round_size

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from . import arguments
-from .devices import Device, move
+from .devices import Device, map_tensors, move
 from .devices.random_state import RandomState
 from .waves.wave import Wave
 
@@ -75,6 +75,10 @@ class Forward:
         with device.running(wave.index):
             replica.buffers.save(self.buffers)
         device.end_forward(wave.index)
+        if outputs:
+            shared: list[Tensor] = []
+            map_tensors(outputs, lambda item: shared.append(item) or item if isinstance(item, Tensor) else item)
+            device.share(shared)
         return Result(loss, outputs, moved, compiled=_num_compiled() != num_compiled)
 
     def _autocasting(self) -> AbstractContextManager[Any]:

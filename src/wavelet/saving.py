@@ -19,6 +19,7 @@ VERSION = 1
 
 def state_of(engine: Wavelet) -> dict[str, Any]:
     """The whole state of an idle engine, cloned."""
+    engine._device.synchronize()
     rule, scheduler = engine._rule, engine._scheduler
     state = {
         "version": VERSION,

@@ -79,9 +79,9 @@ def test_a_single_pair_has_no_standard_error():
     assert verdict.within
 
 
-def test_rate_is_constant_then_falls_towards_zero():
-    shares = [share_of_rate(number, 10) for number in range(10)]
-    assert shares == pytest.approx([1, 1, 1, 1, 1, 1, 1, 0.75, 0.5, 0.25])
+def test_rate_rises_stays_and_falls_towards_zero():
+    shares = [share_of_rate(number, 20) for number in range(20)]
+    assert shares == pytest.approx([0.5] + [1] * 12 + [0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125])
 
 
 def test_tuning_goes_on_while_the_best_rate_is_at_an_edge(store):

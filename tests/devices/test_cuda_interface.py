@@ -220,6 +220,7 @@ def machine(monkeypatch):
 
     monkeypatch.setattr(wavelet.devices.cuda, "torch", Torch())
     monkeypatch.setattr("wavelet.engine.make_device", Cuda)
+    torch.set_num_threads(1)
     return made
 
 
@@ -302,11 +303,11 @@ def test_every_read_of_another_waves_tensors_is_ordered(machine, rule, streams, 
     """Kept gradients, the predecessor's weights, the sum of a round, buffers; and freed memory is taken in order."""
     torch.manual_seed(3)
     expected = Serial(mlp(), adam, rule=rule, waves=waves)
-    for batch in batches(9, size=6):
+    for batch in batches(6, size=6):
         expected.step(batch)
     torch.manual_seed(3)
     model = mlp()
-    data = batches(9, size=6)
+    data = batches(6, size=6)
     assert (
         train(machine, model, make_optimizer=adam, data=data, update=rule, waves=waves, streams=streams, resync=None)
         == []

@@ -82,7 +82,7 @@ def test_a_batch_larger_than_the_data_is_refused(name):
 
 @ALL
 def test_the_training_loss_falls(name):
-    losses = train(load(name, batch_size=16), 40)
+    losses = train(load(name, batch_size=8), 40)
     assert sum(losses[-8:]) < 0.95 * sum(losses[:8])
 
 

@@ -38,6 +38,9 @@ class Cpu(Device):
         self._flush = False
         self.threads_per_wave = max(1, torch.get_num_threads() // num_waves)
 
+    def synchronize(self) -> None:
+        pass
+
     def enter(self) -> None:
         self._callers_threads = torch.get_num_threads()
         self._flush = flushes_denormals()
@@ -60,6 +63,9 @@ class Cpu(Device):
         pass
 
     def end_forward(self, wave: int) -> None:
+        pass
+
+    def share(self, tensors: list[Tensor]) -> None:
         pass
 
     def begin_turn(self, wave: int) -> None:

@@ -8,8 +8,8 @@ before the allocation. One shared stream shares memory under either back end, wi
 from __future__ import annotations
 
 from collections import deque
-from contextlib import AbstractContextManager
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -62,9 +62,12 @@ class Cuda(Device):
         self._flush = flushes_denormals()
         self._callers_stream = torch.cuda.current_stream(self.device)
 
-    def leave(self) -> None:
+    def synchronize(self) -> None:
         for stream in set(self._streams):
             stream.synchronize()
+
+    def leave(self) -> None:
+        self.synchronize()
         self._retired.clear()
         for kept in self._kept:
             kept.clear()
@@ -72,11 +75,12 @@ class Cuda(Device):
     def enter_wave(self, wave: int) -> None:
         torch.cuda.set_device(self.device)
         torch.set_flush_denormal(self._flush)
-        # Autograd has one worker thread a device, which two backwards would share; this keeps each in its own thread.
-        torch.autograd.set_multithreading_enabled(False)
 
-    def running(self, wave: int) -> AbstractContextManager[Any]:
-        return torch.cuda.stream(self._streams[wave])
+    @contextmanager
+    def running(self, wave: int) -> Iterator[None]:
+        # Autograd has one worker thread a device, which two backwards would share; this keeps each in its own thread.
+        with torch.cuda.stream(self._streams[wave]), torch.autograd.set_multithreading_enabled(False):
+            yield
 
     def begin_forward(self, wave: int, *, after_turns: bool) -> None:
         stream = self._streams[wave]
@@ -88,6 +92,13 @@ class Cuda(Device):
 
     def end_forward(self, wave: int) -> None:
         self._last_forward = self._event(wave)
+
+    def share(self, tensors: list[Tensor]) -> None:
+        stream = torch.cuda.current_stream(self.device)
+        if tensors and self._last_forward is not None:
+            stream.wait_event(self._last_forward)
+            for tensor in tensors:
+                tensor.record_stream(stream)  # the caller frees them, whenever it likes
 
     def begin_turn(self, wave: int) -> None:
         if self._last_turn is not None:

@@ -32,6 +32,10 @@ class Device(ABC):
         self.num_waves = num_waves
 
     @abstractmethod
+    def synchronize(self) -> None:
+        """Return when everything that the waves have launched is done."""
+
+    @abstractmethod
     def enter(self) -> None:
         """Prepare the caller's thread for forwards beside running waves."""
 
@@ -54,6 +58,10 @@ class Device(ABC):
     @abstractmethod
     def end_forward(self, wave: int) -> None:
         """The forward of ``wave`` has been launched."""
+
+    @abstractmethod
+    def share(self, tensors: list[Tensor]) -> None:
+        """Let the caller's thread read ``tensors`` of the last forward."""
 
     @abstractmethod
     def begin_turn(self, wave: int) -> None:

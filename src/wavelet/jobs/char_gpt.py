@@ -90,7 +90,7 @@ def job(*, seed: int = 0, batch_size: int = 8) -> Job:
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
     return Job(
         model,
-        torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.95)),
+        torch.optim.AdamW(groups, lr=6e-4, betas=(0.9, 0.95)),
         next_character_loss,
         text.loader(_LENGTH, batch_size),
         validation=text.validation_batches(_LENGTH, 32, num_batches=8),

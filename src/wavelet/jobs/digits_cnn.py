@@ -61,7 +61,7 @@ def job(*, seed: int = 0, batch_size: int = 16) -> Job:
     model = DigitsCNN()
     return Job(
         model,
-        torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4, nesterov=True),
+        torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9, weight_decay=5e-4, nesterov=True),
         digit_loss,
         loader,
         validation=validation,

@@ -87,7 +87,7 @@ def job(*, seed: int = 0, batch_size: int = 16) -> Job:
     model = DigitsMobile()
     return Job(
         model,
-        torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4),
+        torch.optim.SGD(model.parameters(), lr=0.03, momentum=0.9, weight_decay=5e-4),
         digit_loss,
         loader,
         validation=validation,

@@ -53,7 +53,7 @@ def job(*, seed: int = 0, batch_size: int = 32) -> Job:
     model = SmallOpsMLP()
     return Job(
         model,
-        torch.optim.SGD(model.parameters(), lr=0.1),
+        torch.optim.SGD(model.parameters(), lr=0.2),
         digit_loss,
         loader,
         validation=validation,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Gradients", "add_", "all_finite", "divide_", "mean_of_window", "take_gradients"]
+__all__ = ["Gradients", "add_", "all_finite", "divide_", "mean_of_window", "multiply_", "take_gradients"]
 
 Gradients = list[Tensor | None]
 """One gradient a parameter, in the order of ``model.parameters()``; None where there is none."""
@@ -40,13 +40,26 @@ def add_(total: Gradients, newer: Sequence[Tensor | None], owned: Sequence[bool]
 
 def divide_(gradients: Gradients, divisor: float) -> None:
     """Divide each gradient in place."""
-    present = [gradient for gradient in gradients if gradient is not None]
-    dense = [gradient for gradient in present if gradient.layout == torch.strided]
+    dense, others = _by_layout(gradients)
     if dense:
         torch._foreach_div_(dense, divisor)
-    for gradient in present:
-        if gradient.layout != torch.strided:
-            gradient.div_(divisor)
+    for gradient in others:
+        gradient.div_(divisor)
+
+
+def multiply_(gradients: Gradients, factor: float) -> None:
+    """Multiply each gradient in place."""
+    dense, others = _by_layout(gradients)
+    if dense:
+        torch._foreach_mul_(dense, factor)
+    for gradient in others:
+        gradient.mul_(factor)
+
+
+def _by_layout(gradients: Gradients) -> tuple[list[Tensor], list[Tensor]]:
+    present = [gradient for gradient in gradients if gradient is not None]
+    dense = [gradient for gradient in present if gradient.layout == torch.strided]
+    return dense, [gradient for gradient in present if gradient.layout != torch.strided]
 
 
 def mean_of_window(window: Sequence[Gradients], size: int) -> Gradients:

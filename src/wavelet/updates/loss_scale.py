@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy
 import torch
+from torch import Tensor
+
+from .gradients import Gradients, multiply_
 
 __all__ = ["LossScale"]
+
+_LARGEST = float(numpy.finfo(numpy.float32).max)
 
 
 class LossScale:
@@ -30,20 +36,26 @@ class LossScale:
         """The scale that ``scaler`` gives; None where it is missing or disabled."""
         return None if scaler is None or not scaler.is_enabled() else cls(scaler, num_waves)
 
-    def of_wave(self, wave: int) -> float:
-        """The factor of the losses of ``wave`` until its next update."""
-        return self._scales[wave]
+    def scale(self, loss: Tensor, wave: int) -> Tensor:
+        """The loss of a batch of ``wave`` times its scale, in at least 32 bits, where the scale fits."""
+        wide = loss if loss.dtype in (torch.float32, torch.float64) else loss.float()
+        return wide * self._scales[wave]
+
+    def unscale_(self, gradients: Gradients, wave: int) -> None:
+        """Divide gradients of ``wave`` by its scale, in place."""
+        multiply_(gradients, float(numpy.float32(1 / self._scales[wave])))
 
     def updated(self, waves: Sequence[int], *, finite: bool) -> None:
         """Grow or shrink the newest scale after an update that ``waves`` see next, as ``GradScaler.update`` does."""
         state = self._state
         if not finite:
-            state["scale"] *= state["backoff_factor"]
+            state["scale"] = float(numpy.float32(state["scale"] * state["backoff_factor"]))
             state["_growth_tracker"] = 0
         else:
             state["_growth_tracker"] += 1
             if state["_growth_tracker"] == state["growth_interval"]:
-                state["scale"] *= state["growth_factor"]
+                grown = state["scale"] * state["growth_factor"]
+                state["scale"] = float(numpy.float32(grown)) if grown <= _LARGEST else state["scale"]
                 state["_growth_tracker"] = 0
         for wave in waves:
             self._scales[wave] = state["scale"]

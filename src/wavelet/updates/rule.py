@@ -94,7 +94,7 @@ class UpdateRule(ABC):
 
     def scaled(self, wave: int, loss: Tensor) -> Tensor:
         """The loss of a batch of ``wave``, times its loss scale."""
-        return loss if self.loss_scale is None else loss * self.loss_scale.of_wave(wave)
+        return loss if self.loss_scale is None else self.loss_scale.scale(loss, wave)
 
     def turn(self, wave: int, hyper_parameters: HyperParameters, *, updates: bool) -> None:
         """The turn of ``wave`` after one of its backwards."""
@@ -152,7 +152,7 @@ class UpdateRule(ABC):
 
     def _mean(self, wave: int, total: Gradients, count: int) -> Gradients | None:
         if self.loss_scale is not None:
-            divide_(total, self.loss_scale.of_wave(wave))
+            self.loss_scale.unscale_(total, wave)
             if not all_finite(total):
                 return None
         if count > 1:

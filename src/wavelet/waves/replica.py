@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-from ..profiling.blocks import blocks_of
 from .buffers import BufferSlots
+from .compiling import compile_as, compile_blocks
 
 __all__ = ["Replica", "check_model", "make_replicas"]
 
@@ -98,6 +98,11 @@ def check_model(model: nn.Module, *, num_waves: int) -> torch.device:
         raise ValueError(f"the model lies on several devices ({names}): waves share one device, move it to one.")
     if num_waves > 1:
         for name, module in model.named_modules():
+            if isinstance(module, nn.parallel.DistributedDataParallel):
+                raise ValueError(
+                    f"{name or 'the model'!r} is a DistributedDataParallel, whose collectives would run from several "
+                    "waves in an order that differs between ranks: give the module inside it."
+                )
             if isinstance(module, nn.SyncBatchNorm):
                 raise ValueError(
                     f"{name!r} is a SyncBatchNorm, whose collectives would run from several waves in an order that "
@@ -137,8 +142,9 @@ def make_replicas(
             new_module.training = old_module.training
             if isinstance(new_module, nn.RNNBase):
                 new_module.flatten_parameters()  # cuDNN wants one chunk of memory, and copying has split it
-        for block in blocks_of(fresh) if compile else []:
-            block.compile()
+        compile_as(model, fresh)
+        if compile:
+            compile_blocks(fresh)
         replicas.append(Replica(fresh))
     return replicas
 

@@ -51,6 +51,7 @@ class Wave:
         self.name = wave_name(index)
         self.replica = replica
         self.doing = "waiting for a batch"
+        self.num_batches = 0
         self.thread: threading.Thread | None = None
         self._alone = rule.num_waves == 1
         self._rule = rule
@@ -76,6 +77,7 @@ class Wave:
 
         def take() -> None:
             self._task = task
+            self.num_batches += 1
 
         self._turns.changed(take)
         if self._alone:
