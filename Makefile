@@ -31,7 +31,7 @@ check: .venv/ready  ## style and strict types
 
 bench: .venv/ready  ## the five jobs against the plain loop and DDP, both allocators
 	$(BIN)/wavelet bench char-lstm char-gpt digits-cnn digits-mobile mlp-small-ops --against plain,ddp \
-		--json benchmarks/single/results.json
+		--json benchmarks/single/results.json --force
 
 bench-overhead: .venv/ready  ## what the engine itself costs a step
 	$(BIN)/python benchmarks/overhead.py

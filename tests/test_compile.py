@@ -133,7 +133,7 @@ def test_a_model_that_the_user_compiled_in_place(compiler):
     model = own()
     model.compile(backend=compiler)
     check(own, "neighbour", compiled=model)
-    assert compiler.runs == 6
+    assert compiler.runs == 6 * 3, "in place, torch skips its own Sequential and compiles the three blocks"
 
 
 def test_a_block_that_the_user_compiled_in_place(compiler):

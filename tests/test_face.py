@@ -532,6 +532,60 @@ def test_a_parameter_of_another_shape_is_a_clear_error():
         face.model[-1].weight.data = torch.zeros(4, 16)
 
 
+# Saving.
+
+
+@each_rule_in_2_and_3_waves
+def test_a_weight_frozen_before_saving_is_resumed_as_it_was(rule, waves):
+    """Also where the waves' copies of it differ at that moment."""
+    data = batches(12, size=6)
+
+    def engine_on(model):
+        return wavelet.Wavelet(model, momentum(model.parameters()), loss, waves=waves, update=rule, resync=None)
+
+    torch.manual_seed(3)
+    model = small(dropout=0.0)
+    with engine_on(model) as engine:
+        for batch in data[:5]:
+            engine.step(batch)
+        model[0].weight.requires_grad_(False)
+        state = engine.state_dict()
+        losses = [engine.step(batch).loss for batch in data[5:]]
+    resumed = small(dropout=0.0)
+    resumed[0].weight.requires_grad_(False)
+    with engine_on(resumed) as engine:
+        engine.load_state_dict(state)
+        assert [engine.step(batch).loss for batch in data[5:]] == losses
+    assert_same(trained_weights(resumed), trained_weights(model))
+
+
+def test_a_state_with_other_groups_is_refused_before_anything_changes():
+    model = small()
+    with wavelet.Wavelet(model, momentum(groups_of(model)), loss) as engine:
+        engine.step(batches(1)[0])
+        state = engine.state_dict()
+    other = small(seed=1)
+    before = trained_weights(other)
+    with wavelet.Wavelet(other, momentum(other.parameters()), loss) as engine:
+        with pytest.raises(ValueError, match="group"):
+            engine.load_state_dict(state)
+        engine.drain()
+        assert_same(trained_weights(other), before)
+
+
+def groups_of(model):
+    return [{"params": list(model[0].parameters())}, {"params": list(model[1:].parameters())}]
+
+
+def test_an_engine_that_never_stepped_can_be_saved_drained_and_closed():
+    with Face(small(), momentum) as face:
+        before = trained_weights(face.model)
+        face.engine.drain()
+        face.engine.flush()
+        assert face.engine.state_dict()["num_batches"] == 0
+    assert_same(trained_weights(face.model), before)
+
+
 # The caller's thread.
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from .engine import Wavelet
-from .jobs.job import Job
-from .step import LostBatchError, Step
-from .waves.turns import NoProgressError
+from wavelet.engine import Wavelet
+from wavelet.jobs.job import Job
+from wavelet.step import LostBatchError, Step
+from wavelet.waves.turns import NoProgressError
 
 __all__ = ["Job", "LostBatchError", "NoProgressError", "Step", "Wavelet", "__version__"]
 

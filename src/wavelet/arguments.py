@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from .devices import map_tensors
-from .updates import RULES, UpdateSettings
+from wavelet.devices import map_tensors
+from wavelet.updates import RULES, UpdateSettings
 
 __all__ = ["AUTO_RESYNC", "check", "check_gradients_seen", "check_objects", "check_plain_tensors", "split_result"]
 

@@ -12,19 +12,18 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from . import arguments, saving
-from .devices import make_device
-from .face import Face
-from .forking import quiet_before_fork
-from .forward import Forward, LossFunction
-from .step import Step
-from .updates import RULES, HyperParameters, LossScale, check_optimizer
-from .waves.buffers import BufferSlots
-from .waves.group import WaveGroup
-from .waves.recompute import offer_between_blocks
-from .waves.replica import check_model, make_replicas
-from .waves.turns import NoProgressError
-from .waves.wave import Task, Wave
+from wavelet import arguments, saving
+from wavelet.devices import Device, make_device
+from wavelet.face import Face
+from wavelet.forking import quiet_before_fork
+from wavelet.forward import Forward, LossFunction
+from wavelet.step import Step
+from wavelet.updates import RULES, HyperParameters, LossScale, check_optimizer
+from wavelet.waves.buffers import BufferSlots
+from wavelet.waves.group import WaveGroup
+from wavelet.waves.replica import check_model, make_replicas
+from wavelet.waves.turns import NoProgressError
+from wavelet.waves.wave import Task, Wave
 
 __all__ = ["Wavelet"]
 
@@ -32,12 +31,12 @@ __all__ = ["Wavelet"]
 class Wavelet:
     """Trains ``model`` in interleaved waves (Wavelet, MLSys 2021): one wave's forward beside another's backward.
 
-    Batch n, counted as handed in, belongs to wave n mod K. Its forward runs in :meth:`step` on the caller's thread; its
+    Batch n, counted as handed in, belongs to wave n mod K. Its forward runs in `step` on the caller's thread; its
     backward and update run in its wave's thread, updates in batch order. So results depend on the batches alone.
 
     Args:
         model: on one device, CPU or CUDA. It and ``optimizer`` stay yours: change rates, modes or ``requires_grad`` as
-            ever; after :meth:`drain` the model holds the newest weights.
+            ever; after `drain` the model holds the newest weights.
         optimizer: any ``torch.optim.Optimizer`` that needs no closure.
         loss: ``loss(model, batch)`` gives a scalar tensor, or a mapping with ``"loss"`` whose other entries appear,
             detached, in ``step.outputs``. It must use the model that it is given.
@@ -54,7 +53,7 @@ class Wavelet:
         compile: compile the forwards of the model's blocks, one by one.
         streams: on CUDA, ``"separate"`` (a stream a wave), ``"shared"``, or ``"auto"``.
         replicate: ``() -> Module``, for models that ``copy.deepcopy`` cannot copy.
-        timeout: seconds without progress before a wait raises :class:`NoProgressError`.
+        timeout: seconds without progress before a wait raises `NoProgressError`.
 
     Raises:
         ValueError: for arguments that make no sense, with what to do instead.
@@ -102,10 +101,10 @@ class Wavelet:
         self._position = 0  # in the open round
         self._hyper_parameters: list[HyperParameters] = [self._face.read()] * waves  # at each wave's last micro-batch
         self._alone: Task | None = None  # its backward must be done before the next forward
-        self._running = self._closed = self._guards_blocks = False
+        self._running = self._closed = False
         self._gradients_seen = self._face.gradients_seen()
         self._face.publish(self._rule, self._forward.buffers)
-        self._stop_threads = weakref.finalize(self, self._waves.stop)
+        self._stop_threads = weakref.finalize(self, _stop, self._waves, self._device)
         quiet_before_fork(self)
 
     def step(self, batch: Any) -> Step:
@@ -216,9 +215,7 @@ class Wavelet:
             saving.load_into(self, state)
 
     def _may_start(self, wave: Wave, *, all_idle: bool) -> bool:
-        if self._alone is not None and not self._alone.done:
-            return False
-        return self._waves.idle if all_idle else wave.idle
+        return (self._alone is None or self._alone.done) and (self._waves.idle if all_idle else wave.idle)
 
     def _read_face(self, wave: Wave) -> HyperParameters:
         self._look_at_first_backward()
@@ -233,10 +230,7 @@ class Wavelet:
             return
         self._alone = None
         arguments.check_gradients_seen(self._gradients_seen, self._face.gradients_seen())
-        if self._turns.recomputes and not self._guards_blocks:
-            self._guards_blocks = True
-            for wave in self._waves.waves:
-                offer_between_blocks(self._turns, wave.replica.model)
+        self._waves.offer_between_blocks()
 
     def _stepped(self) -> None:
         self._face.optimizer._opt_called = True  # type: ignore[attr-defined]  # or schedulers would warn
@@ -259,8 +253,7 @@ class Wavelet:
             self._face.publish(self._rule, self._forward.buffers)
             self._look_at_first_backward()
 
-    def wait_until_idle(self) -> None:
-        """Return when every wave has done its work; shows nothing in the user's objects."""
+    def _wait_until_idle(self) -> None:
         if self._running:
             self._waves.wait(lambda: self._waves.idle)
 
@@ -296,8 +289,12 @@ class Wavelet:
         if self._closed:
             return
         self._closed = True
-        stuck = self._stop_threads() or []
-        if self._running and not stuck:
-            self._device.leave()
-            self._running = False
+        self._stop_threads()
+        self._running = False
         self._face.publish(self._rule, self._forward.buffers, final=True)
+
+
+def _stop(waves: WaveGroup, device: Device) -> None:
+    """End the threads and give the caller's thread back what was taken, also when an engine is forgotten."""
+    if not waves.stop():
+        device.leave()

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from .fingerprint import fingerprint
-from .updates import HyperParameters, UpdateRule, changed_entries, read_hyper_parameters
-from .waves.buffers import BufferSlots
-from .waves.replica import Replica
+from wavelet.fingerprint import fingerprint
+from wavelet.updates import HyperParameters, UpdateRule, changed_entries, read_hyper_parameters
+from wavelet.waves.buffers import BufferSlots
+from wavelet.waves.replica import Replica
 
 __all__ = ["Face"]
 
@@ -116,7 +116,7 @@ class Face:
         self._remember_groups()
 
     def adopt(self, rule: UpdateRule, buffers: list[Tensor | None]) -> None:
-        """Let every wave take over what the user wrote since :meth:`publish`: weights, buffers, loss scale.
+        """Let every wave take over what the user wrote since `publish`: weights, buffers, loss scale.
 
         Raises:
             ValueError: the model's parameters are other objects or have other shapes than before.

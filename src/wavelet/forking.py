@@ -10,7 +10,7 @@ __all__ = ["quiet_before_fork"]
 
 
 class _Quiets(Protocol):
-    def wait_until_idle(self) -> None: ...
+    def _wait_until_idle(self) -> None: ...
 
 
 _engines: weakref.WeakSet[_Quiets] = weakref.WeakSet()
@@ -29,4 +29,4 @@ _registered: list[bool] = []
 
 def _wait_for_all() -> None:
     for engine in list(_engines):
-        engine.wait_until_idle()
+        engine._wait_until_idle()

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from . import arguments
-from .devices import Device, map_tensors, move
-from .devices.random_state import RandomState
-from .waves.wave import Wave
+from wavelet import arguments
+from wavelet.devices import Device, move, tensors_in
+from wavelet.devices.random_state import RandomState
+from wavelet.waves.wave import Wave
 
 __all__ = ["Forward", "Result"]
 
@@ -76,9 +76,7 @@ class Forward:
             replica.buffers.save(self.buffers)
         device.end_forward(wave.index)
         if outputs:
-            shared: list[Tensor] = []
-            map_tensors(outputs, lambda item: shared.append(item) or item if isinstance(item, Tensor) else item)
-            device.share(shared)
+            device.share(tensors_in(outputs))
         return Result(loss, outputs, moved, compiled=_num_compiled() != num_compiled)
 
     def _autocasting(self) -> AbstractContextManager[Any]:

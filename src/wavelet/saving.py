@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .devices.random_state import RandomState
+from wavelet.devices.random_state import RandomState
 
 if TYPE_CHECKING:
-    from .engine import Wavelet
+    from wavelet.engine import Wavelet
 
 __all__ = ["check_state", "load_into", "state_of"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .devices import HostValue
-from .waves.turns import Turns
-from .waves.wave import Task
+from wavelet.devices import HostValue
+from wavelet.waves.turns import Turns
+from wavelet.waves.wave import Task
 
 __all__ = ["LostBatchError", "Step"]
 
@@ -43,7 +43,7 @@ class Step:
 
     @property
     def done(self) -> bool:
-        """Whether :meth:`wait` would return at once."""
+        """Whether `wait` would return at once."""
         return self._task.done
 
     def wait(self) -> None:

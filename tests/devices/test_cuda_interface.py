@@ -79,6 +79,7 @@ class Block:
         self.stream = stream
         self.write = None
         self.reads = {}
+        self.recorded = set()  # streams that the allocator waits for before it gives the memory away again
 
     def accesses(self):
         return [*([self.write] if self.write else []), *self.reads.items()]
@@ -154,7 +155,12 @@ class Machine:
         with self.lock:
             if self.blocks.get(key) is block:
                 del self.blocks[key]
-            self.freed[block.stream].append(block.accesses())
+            self.freed[block.stream].append([a for a in block.accesses() if a[0] not in block.recorded])
+
+    def record(self, tensor, stream):
+        with self.lock:
+            if block := self.blocks.get(tensor.untyped_storage()._cdata):
+                block.recorded.add(stream)
 
     def _check(self, now, accesses, what):
         for stream, tick in accesses:
@@ -220,6 +226,9 @@ def machine(monkeypatch):
 
     monkeypatch.setattr(wavelet.devices.cuda, "torch", Torch())
     monkeypatch.setattr("wavelet.engine.make_device", Cuda)
+    monkeypatch.setattr(
+        torch.Tensor, "record_stream", made.record, raising=False
+    )
     torch.set_num_threads(1)
     return made
 

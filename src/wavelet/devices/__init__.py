@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from .batches import map_tensors, move
-from .cpu import Cpu, flushes_denormals
-from .device import Device, HostValue
+from wavelet.devices.batches import map_tensors, move, tensors_in
+from wavelet.devices.cpu import Cpu, flushes_denormals
+from wavelet.devices.device import Device, HostValue
 
-__all__ = ["Cpu", "Device", "HostValue", "flushes_denormals", "make_device", "map_tensors", "move"]
+__all__ = ["Cpu", "Device", "HostValue", "flushes_denormals", "make_device", "map_tensors", "move", "tensors_in"]
 
 _STREAMS = ("auto", "separate", "shared")
 
@@ -24,7 +24,7 @@ def make_device(device: torch.device, num_waves: int, streams: str = "auto") -> 
     if device.type == "cpu":
         return Cpu(device, num_waves)
     if device.type == "cuda":
-        from .cuda import Cuda
+        from wavelet.devices.cuda import Cuda
 
         return Cuda(device, num_waves, streams)
     raise ValueError(f"the model is on {device.type!r}, but waves run on 'cpu' or 'cuda': move the model there first.")

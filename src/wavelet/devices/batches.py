@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["map_tensors", "move"]
+__all__ = ["map_tensors", "move", "tensors_in"]
 
 
 def move(batch: Any, device: torch.device) -> Any:
@@ -42,6 +42,19 @@ def map_tensors(value: Any, change: Callable[[Any], Any]) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return _changed_dataclass(value, change)
     return change(value)
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    """The tensors that `map_tensors` would find."""
+    found: list[Tensor] = []
+
+    def keep(item: Any) -> Any:
+        if isinstance(item, Tensor):
+            found.append(item)
+        return item
+
+    map_tensors(value, keep)
+    return found
 
 
 def _changed_mapping(old: Mapping[Any, Any], change: Callable[[Any], Any]) -> Mapping[Any, Any]:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
-from .device import Device, HostValue
+from wavelet.devices.device import Device, HostValue
 
 __all__ = ["Cpu", "flushes_denormals"]
 

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from .cpu import flushes_denormals
-from .device import Device, HostValue
+from wavelet.devices.cpu import flushes_denormals
+from wavelet.devices.device import Device, HostValue
 
 __all__ = ["Cuda"]
 

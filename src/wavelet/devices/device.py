@@ -41,7 +41,7 @@ class Device(ABC):
 
     @abstractmethod
     def leave(self) -> None:
-        """Give the caller's thread back what :meth:`enter` took; everything launched has finished."""
+        """Give the caller's thread back what `enter` took; everything launched has finished."""
 
     @abstractmethod
     def enter_wave(self, wave: int) -> None:
@@ -89,7 +89,7 @@ class Device(ABC):
 
     @abstractmethod
     def set_random_state(self, state: Tensor | None) -> None:
-        """Restore what :meth:`random_state` gave."""
+        """Restore what `random_state` gave."""
 
     @abstractmethod
     def advice(self) -> str | None:

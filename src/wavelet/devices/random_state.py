@@ -8,7 +8,7 @@ from typing import Any
 import numpy
 import torch
 
-from .device import Device
+from wavelet.devices.device import Device
 
 __all__ = ["RandomState"]
 
@@ -41,7 +41,7 @@ class RandomState:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Replace the states by saved ones; :meth:`restore` makes them current."""
+        """Replace the states by saved ones; `restore` makes them current."""
         version, keys, gauss = state["python"]
         self._python = (version, tuple(keys), gauss)
         kind, numbers, *rest = state["numpy"]

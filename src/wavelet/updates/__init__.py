@@ -1,14 +1,14 @@
-"""The three update rules behind one small :class:`~wavelet.updates.rule.UpdateRule`."""
+"""The three update rules behind one small `UpdateRule`."""
 
 from __future__ import annotations
 
-from .delayed import Delayed
-from .hyper_parameters import HyperParameters, changed_entries, read_hyper_parameters, same_value
-from .loss_scale import LossScale
-from .neighbour import Neighbour
-from .optimizer import OptimizerCopy, check_optimizer
-from .rule import UpdateRule, UpdateSettings
-from .synchronous import Synchronous
+from wavelet.updates.delayed import Delayed
+from wavelet.updates.hyper_parameters import HyperParameters, changed_entries, read_hyper_parameters, same_value
+from wavelet.updates.loss_scale import LossScale
+from wavelet.updates.neighbour import Neighbour
+from wavelet.updates.optimizer import OptimizerCopy, check_optimizer
+from wavelet.updates.rule import UpdateRule, UpdateSettings
+from wavelet.updates.synchronous import Synchronous
 
 __all__ = [
     "RULES",

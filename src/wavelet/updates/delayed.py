@@ -10,10 +10,10 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from .gradients import Gradients
-from .hyper_parameters import HyperParameters
-from .optimizer import OptimizerCopy, stand_in
-from .rule import UpdateRule
+from wavelet.updates.gradients import Gradients
+from wavelet.updates.hyper_parameters import HyperParameters
+from wavelet.updates.optimizer import OptimizerCopy, stand_in
+from wavelet.updates.rule import UpdateRule
 
 __all__ = ["Delayed"]
 

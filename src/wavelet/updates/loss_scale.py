@@ -9,7 +9,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from .gradients import Gradients, multiply_
+from wavelet.updates.gradients import Gradients, multiply_
 
 __all__ = ["LossScale"]
 
@@ -20,7 +20,7 @@ class LossScale:
     """Batch n uses the scale after update n−K, which is the scale after its wave's own last update.
 
     Args:
-        scaler: the user's scaler; shows the newest scale after :meth:`publish`.
+        scaler: the user's scaler; shows the newest scale after `publish`.
         num_waves: the number of waves.
     """
 
@@ -78,5 +78,5 @@ class LossScale:
         return {"newest": dict(self._state), "waves": list(self._scales)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what :meth:`state_dict` gave."""
+        """Restore what `state_dict` gave."""
         self._state, self._scales = dict(state["newest"]), list(state["waves"])

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from .gradients import Gradients, mean_of_window
-from .hyper_parameters import HyperParameters
-from .optimizer import OptimizerCopy
-from .rule import UpdateRule
+from wavelet.updates.gradients import Gradients, mean_of_window
+from wavelet.updates.hyper_parameters import HyperParameters
+from wavelet.updates.optimizer import OptimizerCopy
+from wavelet.updates.rule import UpdateRule
 
 __all__ = ["Neighbour"]
 

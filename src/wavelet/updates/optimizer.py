@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from .gradients import Gradients
-from .hyper_parameters import HyperParameters, changed_entries, read_hyper_parameters, same_value
+from wavelet.updates.gradients import Gradients
+from wavelet.updates.hyper_parameters import HyperParameters, changed_entries, read_hyper_parameters, same_value
 
 __all__ = ["OptimizerCopy", "check_optimizer", "stand_in"]
 
@@ -140,10 +140,12 @@ def _with_inner(one: Optimizer, other: Optimizer) -> Iterator[tuple[Optimizer, O
     while pairs:
         left, right = pairs.pop()
         for name, value in vars(left).items():
-            inner = (value, vars(right).get(name))
-            if isinstance(value, Optimizer) and inner not in found:
-                found.append(inner)
-                pairs.append(inner)
+            other_value = vars(right).get(name)
+            if isinstance(value, Optimizer) and isinstance(other_value, Optimizer):
+                inner = (value, other_value)
+                if inner not in found:
+                    found.append(inner)
+                    pairs.append(inner)
     yield from found
 
 

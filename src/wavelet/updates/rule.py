@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..devices import Device
-from .gradients import Gradients, all_finite, divide_, take_gradients
-from .hyper_parameters import HyperParameters
-from .loss_scale import LossScale
-from .optimizer import OptimizerCopy
+from wavelet.devices import Device
+from wavelet.updates.gradients import Gradients, all_finite, divide_, take_gradients
+from wavelet.updates.hyper_parameters import HyperParameters
+from wavelet.updates.loss_scale import LossScale
+from wavelet.updates.optimizer import OptimizerCopy
 
 __all__ = ["UpdateRule", "UpdateSettings"]
 
@@ -38,13 +38,13 @@ class UpdateRule(ABC):
     """Owns the weights of all waves and the optimizers that change them. Its methods run one at a time, in batch order.
 
     A wave sums the gradients of its own A micro-batches in its parameters' ``.grad``, oldest first, and then updates;
-    :class:`~wavelet.updates.synchronous.Synchronous` overrides that.
+    `Synchronous` overrides that.
 
     Args:
         weights: each wave's parameters, in the order of the user's ``model.parameters()``.
         face: the user's parameters.
         optimizer: the user's optimizer, which is copied.
-        settings: see :class:`UpdateSettings`.
+        settings: see `UpdateSettings`.
         loss_scale: the scale of fp16 losses, if any.
         device: where the waves run.
     """
@@ -136,7 +136,7 @@ class UpdateRule(ABC):
         return {"gradients": gradients, "num_folded": list(self._num_folded), "newest": self.newest}
 
     def load_kept(self, kept: dict[str, Any]) -> None:
-        """Restore what :meth:`kept` gave."""
+        """Restore what `kept` gave."""
         self.newest, self._num_folded = kept["newest"], list(kept["num_folded"])
         for wave, gradients in zip(self.weights, kept["gradients"], strict=True):
             for parameter, gradient in zip(wave, gradients, strict=True):

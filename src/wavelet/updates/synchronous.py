@@ -11,10 +11,10 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from .gradients import Gradients, add_, take_gradients
-from .hyper_parameters import HyperParameters
-from .optimizer import OptimizerCopy, stand_in
-from .rule import UpdateRule
+from wavelet.updates.gradients import Gradients, add_, take_gradients
+from wavelet.updates.hyper_parameters import HyperParameters
+from wavelet.updates.optimizer import OptimizerCopy, stand_in
+from wavelet.updates.rule import UpdateRule
 
 __all__ = ["Synchronous"]
 

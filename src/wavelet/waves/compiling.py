@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..profiling.blocks import blocks_of
+from wavelet.profiling.blocks import blocks_of
 
 __all__ = ["compile_as", "compile_blocks"]
 
@@ -22,7 +22,7 @@ def compile_blocks(model: nn.Module) -> None:
     object of its own: the compiler gives up on one after eight versions.
     """
     for block in blocks_of(model):
-        block.forward = _compiled(block.forward)  # type: ignore[method-assign]
+        block.forward = _compiled(block.forward)
 
 
 def _compiled(forward: Any) -> Any:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ..devices import Device
-from ..updates import UpdateRule
-from .replica import Replica
-from .turns import NoProgressError, Turns
-from .wave import Wave
+from wavelet.devices import Device
+from wavelet.updates import UpdateRule
+from wavelet.waves.recompute import offer_between_blocks
+from wavelet.waves.replica import Replica
+from wavelet.waves.turns import NoProgressError, Turns
+from wavelet.waves.wave import Wave
 
 __all__ = ["WaveGroup"]
 
@@ -25,6 +26,7 @@ class WaveGroup:
 
     def __init__(self, replicas: Sequence[Replica], rule: UpdateRule, device: Device, timeout: float) -> None:
         self.turns = Turns(timeout)
+        self._offers = False
         self.waves = [Wave(index, replica, rule, self.turns, device) for index, replica in enumerate(replicas)]
 
     def __getitem__(self, index: int) -> Wave:
@@ -48,6 +50,13 @@ class WaveGroup:
             NoProgressError: nothing has moved for ``timeout`` seconds; says what each wave is doing.
         """
         self.turns.wait(ready, lambda: "; ".join(f"the {wave.name} is {wave.doing}" for wave in self.waves))
+
+    def offer_between_blocks(self) -> None:
+        """Once the model has been seen to recompute: let the caller hand the baton over at block boundaries too."""
+        if self.turns.recomputes and not self._offers:
+            self._offers = True
+            for wave in self.waves:
+                offer_between_blocks(self.turns, wave.replica.model)
 
     def stop(self) -> list[Wave]:
         """Stop and join the threads; gives the waves whose threads sleep for ever and are abandoned."""

@@ -1,7 +1,7 @@
 """Recomputation in a wave's backward (activation checkpointing), kept apart from the caller's random numbers.
 
 Both variants of ``torch.utils.checkpoint`` recompute inside ``torch.random.fork_rng``, which swaps the *global* random
-state. In a wave's thread that call therefore first takes the baton (see :class:`~wavelet.waves.turns.Turns`). What the
+state. In a wave's thread that call therefore first takes the baton (see `Turns`). What the
 baton cannot protect, random numbers that the checkpoint does not replay, is refused.
 """
 
@@ -18,8 +18,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import _StopRecomputationError
 
-from ..profiling.blocks import blocks_of
-from .turns import Turns
+from wavelet.profiling.blocks import blocks_of
+from wavelet.waves.turns import Turns
 
 __all__ = ["guard_recomputation", "offer_between_blocks"]
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-from .buffers import BufferSlots
-from .compiling import compile_as, compile_blocks
+from wavelet.waves.buffers import BufferSlots
+from wavelet.waves.compiling import compile_as, compile_blocks
 
 __all__ = ["Replica", "check_model", "make_replicas"]
 

@@ -85,7 +85,7 @@ class Turns:
         self.changed(advance)
 
     def wait_in_wave(self, number: Callable[[], float], ready: Callable[[], bool]) -> None:
-        """In a wave's thread: wait until ``ready()``, or raise :class:`Stopped` once its batch ``number()`` is lost.
+        """In a wave's thread: wait until ``ready()``, or raise `Stopped` once its batch ``number()`` is lost.
 
         A wave without a batch waits as number infinity: it ends with any failure, but never leaves a batch behind.
         """

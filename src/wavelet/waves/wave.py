@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from ..devices import Device
-from ..updates import HyperParameters, UpdateRule
-from .recompute import guard_recomputation
-from .replica import Replica
-from .turns import Stopped, Turns
+from wavelet.devices import Device
+from wavelet.updates import HyperParameters, UpdateRule
+from wavelet.waves.recompute import guard_recomputation
+from wavelet.waves.replica import Replica
+from wavelet.waves.turns import Stopped, Turns
 
 __all__ = ["Task", "Wave", "wave_name"]
 
