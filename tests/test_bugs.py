@@ -7,6 +7,7 @@ tests/test_saving.py.
 """
 
 import copy
+import os
 import sys
 import threading
 import time
@@ -214,6 +215,41 @@ def test_20528_hooks_on_saved_tensors_follow_the_forward():
     assert len(packed) == len(unpacked) > 0
     assert set(packed) == {"MainThread"}
     assert set(unpacked) == {"wavelet tick-wave", "wavelet tock-wave"}
+
+
+def test_20528_a_backward_that_draws_is_refused():
+    """A hook that adds noise draws in a wave's thread, at a moment that nobody chose: runs would differ."""
+
+    def noisy(model, batch):
+        value = loss(model, batch)
+        value.register_hook(lambda gradient: gradient * torch.rand(()))
+        return value
+
+    with pytest.raises((ValueError, RuntimeError), match="random"):
+        with make(loss_function=noisy)[1] as engine:
+            for batch in batches(4):
+                engine.step(batch)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_130610_a_wave_may_fork_itself():
+    """A process that is forked in a backward must not wait for that very backward to end."""
+
+    def fork(gradient):
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        os.waitpid(child, 0)
+
+    def forking(model, batch):
+        value = loss(model, batch)
+        value.register_hook(fork)
+        return value
+
+    with make(loss_function=forking, timeout=3.0)[1] as engine:
+        for batch in batches(3):
+            engine.step(batch)
 
 
 # Memory.

@@ -4,8 +4,11 @@ import copy
 import random
 import warnings
 
+import numpy
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 import wavelet
@@ -309,6 +312,74 @@ def test_a_model_frozen_whole_is_an_error_that_passes():
         face.step(batches(1)[0])
 
 
+# Anything, in any order.
+
+
+def set_rate(hand, n, value):
+    change_groups(hand, lr=value)
+
+
+def freeze(hand, n, index):
+    parameter = list(hand.model.parameters())[index]
+    parameter.requires_grad_(not parameter.requires_grad)
+
+
+def switch(hand, n, training):
+    hand.model.train(training)
+
+
+def write(hand, n, index):
+    """Half of the newest value, in one tensor of all copies."""
+    if isinstance(hand, Face):
+        hand.engine.drain()
+        hand.copies[0][index].data.div_(2)
+    else:
+        value = hand.newest[0][index].detach() / 2
+        for weights in hand.copies:
+            weights[index].data.copy_(value)
+
+
+def drain(hand, n, _):
+    if isinstance(hand, Face):
+        hand.engine.drain()
+
+
+def save(hand, n, _):
+    if isinstance(hand, Face):
+        hand.engine.load_state_dict(hand.engine.state_dict())
+
+
+def reload(hand, n, rate):
+    for _, optimizer in hand.pairs:
+        saved = copy.deepcopy(optimizer.state_dict())
+        saved["state"] = {}
+        saved["param_groups"][0]["lr"] = rate
+        optimizer.load_state_dict(saved)
+
+
+rates = st.sampled_from([0.0, 0.01, 0.05, 0.1])
+indices = st.integers(1, 7)  # never all frozen: the first weight is left alone
+acts = st.one_of(
+    st.tuples(st.just(set_rate), rates),
+    st.tuples(st.just(freeze), indices),
+    st.tuples(st.just(switch), st.booleans()),
+    st.tuples(st.just(write), indices),
+    st.tuples(st.just(drain), st.none()),
+    st.tuples(st.just(save), st.none()),
+    st.tuples(st.just(reload), rates),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from(RULES), st.sampled_from([2, 3]), st.lists(st.lists(acts, max_size=2), min_size=3, max_size=12))
+def test_any_sequence_of_changes_equals_the_serial_rule(rule, waves, program):
+    def act(n, hand):
+        for function, value in program[n]:
+            function(hand, n, value)
+
+    compare(rule, waves, act, count=len(program))
+
+
 # Weights written after a drain.
 
 
@@ -575,6 +646,16 @@ def test_a_state_with_other_groups_is_refused_before_anything_changes():
 
 def groups_of(model):
     return [{"params": list(model[0].parameters())}, {"params": list(model[1:].parameters())}]
+
+
+def test_rates_of_numpy_are_saved_as_plain_numbers(tmp_path):
+    """A schedule computed by numpy: ``torch.load(..., weights_only=True)`` would refuse its numbers."""
+    with Face(small(), momentum) as face:
+        face.optimizer.param_groups[0]["lr"] = numpy.float64(0.03)
+        face.step(batches(1)[0])
+        torch.save(face.engine.state_dict(), tmp_path / "state.pt")
+        face.engine.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+        assert face.optimizer.param_groups[0]["lr"] == 0.03
 
 
 def test_an_engine_that_never_stepped_can_be_saved_drained_and_closed():

@@ -60,6 +60,15 @@ def check_state(engine: Wavelet, state: dict[str, Any]) -> None:
     for saved, own in zip(state["weights"], _distinct_weights(engine), strict=True):
         if [tuple(t.shape) for t in saved] != [tuple(p.shape) for p in own]:
             raise ValueError("the state belongs to a model with other parameters.")
+    for saved, copy in zip(state["optimizers"], engine._rule.optimizers, strict=True):
+        sizes = [
+            [len(group["params"]) for group in groups]
+            for groups in (saved["param_groups"], copy.optimizer.param_groups)
+        ]
+        if sizes[0] != sizes[1]:
+            raise ValueError(
+                f"the state was saved with parameter groups of {sizes[0]} parameters, this optimizer's have {sizes[1]}."
+            )
     for name, mine in (("loss_scale", engine._rule.loss_scale), ("scheduler", engine._scheduler)):
         if (state[name] is None) != (mine is None):
             raise ValueError(f"the state was saved {'without' if state[name] is None else 'with'} a {name}.")

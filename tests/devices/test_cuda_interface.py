@@ -213,6 +213,9 @@ class Watch(TorchDispatchMode):
 def machine(monkeypatch):
     made = Machine()
 
+    def record_stream(tensor, stream):
+        made.record(tensor, stream)
+
     class Torch:
         """torch, with the machine for a GPU."""
 
@@ -226,9 +229,7 @@ def machine(monkeypatch):
 
     monkeypatch.setattr(wavelet.devices.cuda, "torch", Torch())
     monkeypatch.setattr("wavelet.engine.make_device", Cuda)
-    monkeypatch.setattr(
-        torch.Tensor, "record_stream", made.record, raising=False
-    )
+    monkeypatch.setattr(torch.Tensor, "record_stream", record_stream, raising=False)
     torch.set_num_threads(1)
     return made
 

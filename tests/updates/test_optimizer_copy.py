@@ -276,6 +276,87 @@ def test_after_a_drain_an_inner_optimizer_has_its_newest_state_too():
         assert torch.equal(optimizer.base.state[mine]["momentum_buffer"], newest.base.state[theirs]["momentum_buffer"])
 
 
+class Both(torch.optim.Optimizer):
+    """Gives matrices to one optimizer and vectors to another, as users of Muon do."""
+
+    def __init__(self, parameters):
+        parameters = list(parameters)
+        self.parts = [
+            torch.optim.SGD([p for p in parameters if p.dim() > 1], lr=0.1, momentum=0.9),
+            torch.optim.Adam([p for p in parameters if p.dim() == 1], lr=0.01),
+        ]
+        super().__init__(parameters, {})
+        self.param_groups = [group for part in self.parts for group in part.param_groups]
+
+    def step(self, closure=None):
+        for part in self.parts:
+            part.step()
+
+
+@each_rule
+def test_a_list_of_optimizers_inside_one(rule):
+    model, optimizer = compare(Both, rule)
+    for part in optimizer.parts:
+        assert all(part.state[p] for group in part.param_groups for p in group["params"]), "the face has their state"
+
+
+class Saving(Lookahead):
+    """Saves and loads all that it has."""
+
+    def load_state_dict(self, state):
+        self.base.load_state_dict(state["base"])
+        self.param_groups = self.base.param_groups
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        self.state.update({parameters[i]: dict(slow) for i, slow in state["slow"].items()})
+        self.count = state["count"]
+
+
+@each_rule
+def test_a_wrapper_is_saved_and_resumed(rule):
+    data = batches(12, size=6)
+
+    def engine_on(model):
+        optimizer = Saving(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
+        return wavelet.Wavelet(model, optimizer, loss, update=rule, resync=None)
+
+    model, resumed = small(), small()
+    with engine_on(model) as engine:
+        for number, batch in enumerate(data):
+            if number == 5:
+                state = engine.state_dict()
+            engine.step(batch)
+    with engine_on(resumed) as engine:
+        engine.load_state_dict(state)
+        for batch in data[5:]:
+            engine.step(batch)
+    assert_same(trained_weights(resumed), trained_weights(model))
+
+
+class Noisy(torch.optim.SGD):
+    """Draws noise in its step, as Langevin dynamics do."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        super().step()
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.add_(torch.randn_like(p), alpha=0.01)
+
+
+@each_rule
+def test_an_optimizer_that_draws_is_refused(rule):
+    """Its draws would fall among the caller's wherever the threads happen to be; a single wave may draw."""
+    model = small()
+    with pytest.raises((ValueError, RuntimeError), match="random"):
+        with wavelet.Wavelet(model, Noisy(model.parameters(), lr=0.1), loss, update=rule) as engine:
+            for batch in batches(4):
+                engine.step(batch)
+    model = small()
+    with wavelet.Wavelet(model, Noisy(model.parameters(), lr=0.1), loss, update=rule, waves=1) as engine:
+        for batch in batches(4):
+            engine.step(batch)
+
+
 # Hooks.
 
 

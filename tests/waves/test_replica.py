@@ -229,6 +229,42 @@ def test_parametrizations(rule, replicate):
     compare(parametrized, rule, replicate=replicate)
 
 
+def old_spectral_norm():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.utils.spectral_norm(nn.Linear(8, 8)), nn.ReLU(), nn.Linear(8, 4))
+
+
+@pytest.mark.parametrize("replicate", [None, old_spectral_norm], ids=["deepcopy", "replicate="])
+@each_rule
+def test_old_spectral_norm(rule, replicate):
+    """Its weight is a plain attribute that each forward computes anew; its state is in buffers."""
+    compare(old_spectral_norm, rule, replicate=replicate)
+
+
+def pruned():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
+    nn.utils.prune.l1_unstructured(model[0], "weight", 0.5)
+    return model
+
+
+def test_pruned_weights_with_replicate():
+    data = batches(8, size=6)
+    model = pruned()
+    with wavelet.Wavelet(
+        model, momentum(model.parameters()), loss, update="delayed", waves=1, replicate=pruned
+    ) as engine:
+        for batch in data:
+            engine.step(batch)
+    plain = pruned()
+    optimizer = momentum(plain.parameters())
+    for batch in data:
+        optimizer.zero_grad()
+        loss(plain, batch).backward()
+        optimizer.step()
+    assert_same(trained_weights(model), trained_weights(plain))
+
+
 def old_weight_norm():
     torch.manual_seed(0)
     with warnings.catch_warnings():
@@ -329,10 +365,10 @@ class Recurrent(nn.Module):
         super().__init__()
         self.layer = nn.Linear(8, 4)
         self.kind = kind
-        self.state = self.shaped(torch.zeros(6, 4))
+        self.state = self._private = self.shaped(torch.zeros(6, 4))
 
     def shaped(self, tensor):
-        return {"tensor": tensor, "tuple": (tensor, 1), "dict": {"h": tensor}, "in place": tensor}[self.kind]
+        return {"tuple": (tensor, 1), "dict": {"h": tensor}}.get(self.kind, tensor)
 
     def plain(self):
         return {"tuple": lambda s: s[0], "dict": lambda s: s["h"]}.get(self.kind, lambda s: s)(self.state)
@@ -341,17 +377,19 @@ class Recurrent(nn.Module):
         y = self.layer(x) + self.plain()
         if self.kind == "in place":
             self.state.copy_(y.detach())
+        elif self.kind == "private":
+            self._private = y.detach()
         else:
             self.state = self.shaped(y.detach())
         return y
 
 
-@pytest.mark.parametrize("kind", ["tensor", "in place", "tuple", "dict"])
+@pytest.mark.parametrize("kind", ["tensor", "in place", "tuple", "dict", "private"])
 def test_a_tensor_in_a_plain_attribute_that_a_forward_changes_is_refused(kind):
     """Each replica would have its own: the batches of one wave would never see what the other's left."""
     model = Recurrent(kind)
     with wavelet.Wavelet(model, momentum(model.parameters()), loss) as engine:
-        with pytest.raises(ValueError, match=r"the forward changes 'state.*register_buffer"):
+        with pytest.raises(ValueError, match=r"the forward changes '(state|_private).*register_buffer"):
             engine.step(batches(1, size=6)[0])
 
 

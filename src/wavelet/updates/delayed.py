@@ -6,6 +6,8 @@ Equals serial SGD with delay d = K−1, bitwise. At full rate that is less stabl
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 from torch.optim import Optimizer
@@ -27,6 +29,13 @@ class Delayed(UpdateRule):
         self._ever_trained = [False] * len(face)
         own = [stand_in(parameter) for parameter in self.weights[0]]
         return [OptimizerCopy(optimizer, face, own)]
+
+    def kept(self) -> dict[str, Any]:
+        return {**super().kept(), "ever_trained": list(self._ever_trained)}
+
+    def load_kept(self, kept: dict[str, Any]) -> None:
+        super().load_kept(kept)
+        self._ever_trained = list(kept["ever_trained"])
 
     @torch.no_grad()
     def _update(self, wave: int, gradients: Gradients | None, hyper_parameters: HyperParameters) -> None:
