@@ -295,7 +295,7 @@ class Both(torch.optim.Optimizer):
 
 @each_rule
 def test_a_list_of_optimizers_inside_one(rule):
-    model, optimizer = compare(Both, rule)
+    _, optimizer = compare(Both, rule)
     for part in optimizer.parts:
         assert all(part.state[p] for group in part.param_groups for p in group["params"]), "the face has their state"
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
-from torch.nn.utils import parametrizations
+from torch.nn.utils import parametrizations, prune
 
 import wavelet
 from wavelet.waves.replica import make_replicas
@@ -244,7 +244,7 @@ def test_old_spectral_norm(rule, replicate):
 def pruned():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
-    nn.utils.prune.l1_unstructured(model[0], "weight", 0.5)
+    prune.l1_unstructured(model[0], "weight", 0.5)
     return model
 
 
