@@ -1,6 +1,10 @@
 """Fixtures shared by all tests: fixed threads, and no wave's thread left behind."""
 
+import os
 import threading
+
+# Before torch loads OpenMP: threads that wait must not spin, or several test processes on few cores stand still.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import pytest
 import torch
