@@ -329,12 +329,12 @@ def switch(hand, n, training):
 
 
 def write(hand, n, index):
-    """Half of the newest value, in one tensor of all copies."""
+    """Another value from the newest, in one tensor of all copies."""
     if isinstance(hand, Face):
         hand.engine.drain()
-        hand.copies[0][index].data.div_(2)
+        hand.copies[0][index].data.mul_(0.5).add_(0.3)
     else:
-        value = hand.newest[0][index].detach() / 2
+        value = hand.newest[0][index].detach() * 0.5 + 0.3
         for weights in hand.copies:
             weights[index].data.copy_(value)
 
@@ -370,7 +370,7 @@ acts = st.one_of(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40, deadline=None, derandomize=True)
 @given(st.sampled_from(RULES), st.sampled_from([2, 3]), st.lists(st.lists(acts, max_size=2), min_size=3, max_size=12))
 def test_any_sequence_of_changes_equals_the_serial_rule(rule, waves, program):
     def act(n, hand):

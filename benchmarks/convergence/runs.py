@@ -20,7 +20,7 @@ FIRST_RATES = {"char-lstm": (4e-3, 8e-3, 0.016), "char-gpt": (5e-4, 1e-3, 2e-3),
 TUNING_SEED = 100
 SEEDS = (1, 2, 3, 4, 5)
 STUDY_SEEDS = (1, 2)
-RESYNCS = (None, 32, 2)
+RESYNCS = (None, 1, 2, 32)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from wavelet.updates import RULES, UpdateSettings
 
 __all__ = ["AUTO_RESYNC", "check", "check_gradients_seen", "check_objects", "check_plain_tensors", "split_result"]
 
-AUTO_RESYNC = 8
+AUTO_RESYNC = 32
 """What ``resync="auto"`` means, in updates of a wave's own; benchmarks/convergence justifies it."""
 
 
