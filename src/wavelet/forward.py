@@ -61,20 +61,18 @@ class Forward:
         random_state = RandomState(device)
         plain_tensors = replica.plain_tensors() if first else {}
         num_compiled = _num_compiled()
-        device.begin_forward(wave.index, after_turns=after_turns)
         try:
-            with device.running(wave.index), self._autocasting():
+            with device.forward(wave.index, after_turns=after_turns):
                 replica.buffers.load(self.buffers)
-                moved = move(batch, device.device)
-                loss, outputs = arguments.split_result(self._loss(replica.model, moved))
+                with self._autocasting():
+                    moved = move(batch, device.device)
+                    loss, outputs = arguments.split_result(self._loss(replica.model, moved))
                 if first:
                     arguments.check_plain_tensors(plain_tensors, replica.plain_tensors())
+                replica.buffers.save(self.buffers)
         except Exception:
             random_state.restore()
             raise
-        with device.running(wave.index):
-            replica.buffers.save(self.buffers)
-        device.end_forward(wave.index)
         if outputs:
             device.share(tensors_in(outputs))
         return Result(loss, outputs, moved, compiled=_num_compiled() != num_compiled)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor
 
+from wavelet.devices.cores import pin, share_cores
 from wavelet.devices.device import Device, HostValue
 
 __all__ = ["Cpu", "flushes_denormals"]
@@ -29,7 +32,7 @@ class Cpu(Device):
     """CPU cores shared by ``num_waves`` waves and the caller's forward.
 
     At most one forward runs beside the backwards of the other waves, so the caller and each wave take an equal share
-    of the intra-op threads. ``torch.set_num_threads`` counts for the calling thread and threads started later.
+    of the intra-op threads, and on Linux of the cores. ``torch.set_num_threads`` counts for the calling thread and threads started later.
     """
 
     def __init__(self, device: torch.device, num_waves: int) -> None:
@@ -37,6 +40,8 @@ class Cpu(Device):
         self._callers_threads: int | None = None
         self._flush = False
         self.threads_per_wave = max(1, torch.get_num_threads() // num_waves)
+        self._cores = share_cores(num_waves)
+        self._warm: set[int] = set()
 
     def synchronize(self) -> None:
         pass
@@ -55,15 +60,24 @@ class Cpu(Device):
     def enter_wave(self, wave: int) -> None:
         torch.set_num_threads(self.threads_per_wave)
         torch.set_flush_denormal(self._flush)
+        if self._cores:
+            pin(self._cores[wave])
 
     def running(self, wave: int) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def begin_forward(self, wave: int, *, after_turns: bool) -> None:
-        pass
-
-    def end_forward(self, wave: int) -> None:
-        pass
+    @contextmanager
+    def forward(self, wave: int, *, after_turns: bool) -> Iterator[None]:
+        if wave not in self._warm or not self._cores:
+            self._warm.add(wave)  # threads that its first forward starts must not inherit the share
+            yield
+            return
+        before = os.sched_getaffinity(0)
+        pin(self._cores[wave])
+        try:
+            yield
+        finally:
+            pin(before)
 
     def share(self, tensors: list[Tensor]) -> None:
         pass

@@ -82,15 +82,16 @@ class Cuda(Device):
         with torch.cuda.stream(self._streams[wave]), torch.autograd.set_multithreading_enabled(False):
             yield
 
-    def begin_forward(self, wave: int, *, after_turns: bool) -> None:
+    @contextmanager
+    def forward(self, wave: int, *, after_turns: bool) -> Iterator[None]:
         stream = self._streams[wave]
         stream.wait_stream(torch.cuda.current_stream(self.device))
         if self._last_forward is not None:
             stream.wait_event(self._last_forward)
         if after_turns and self._last_turn is not None:
             stream.wait_event(self._last_turn)
-
-    def end_forward(self, wave: int) -> None:
+        with self.running(wave):
+            yield
         self._last_forward = self._event(wave)
 
     def share(self, tensors: list[Tensor]) -> None:

@@ -52,12 +52,9 @@ class Device(ABC):
         """Inside, the current thread launches on behalf of ``wave``."""
 
     @abstractmethod
-    def begin_forward(self, wave: int, *, after_turns: bool) -> None:
-        """Order the wave's next forward after the forward before it, and after all turns if ``after_turns``."""
-
-    @abstractmethod
-    def end_forward(self, wave: int) -> None:
-        """The forward of ``wave`` has been launched."""
+    def forward(self, wave: int, *, after_turns: bool) -> AbstractContextManager[Any]:
+        """Inside, the caller's thread runs a forward of ``wave``: after the forward before it, and after all turns if
+        ``after_turns``."""
 
     @abstractmethod
     def share(self, tensors: list[Tensor]) -> None:
