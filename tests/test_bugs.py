@@ -162,7 +162,7 @@ def test_119262_autograd_inside_a_hook_and_inside_a_forward(rule):
         value.register_hook(busy_hook)
         return value
 
-    _, engine = make(loss_function=busy, update=rule, waves=3, timeout=20.0)
+    _, engine = make(loss_function=busy, update=rule, waves=3, timeout=60.0)
     with engine:
         for batch in batches(12, size=6):
             engine.step(batch)
@@ -247,7 +247,7 @@ def test_130610_a_wave_may_fork_itself():
         value.register_hook(fork)
         return value
 
-    with make(loss_function=forking, timeout=3.0)[1] as engine:
+    with make(loss_function=forking, timeout=20.0)[1] as engine:
         for batch in batches(3):
             engine.step(batch)
 

@@ -50,16 +50,18 @@ def own():
 
 @pytest.fixture
 def compiler():
-    """A backend that runs what it is given as it is; ``compiler.runs`` counts. A function, for deepcopy keeps those."""
+    """A backend that runs what it is given, and counts graphs and runs; a function, for deepcopy keeps those."""
 
     def backend(graph, inputs):
+        backend.graphs += 1
+
         def run(*arguments):
             backend.runs += 1
             return graph.forward(*arguments)
 
         return run
 
-    backend.runs = 0
+    backend.runs = backend.graphs = 0
     return backend
 
 
@@ -110,6 +112,18 @@ def test_many_different_blocks_are_all_compiled(compiler, monkeypatch):
     use(monkeypatch, compiler)
     check(deep, "neighbour", compile=True)
     assert compiler.runs == 6 * 11
+
+
+def test_blocks_that_are_alike_share_what_was_compiled(compiler, monkeypatch):
+    """Twelve layers in two waves are compiled twice, for the first one's input needs no gradient."""
+
+    def deep():
+        torch.manual_seed(0)
+        return nn.Sequential(*[Own(8, 8) for _ in range(12)], Own(8, 4))
+
+    use(monkeypatch, compiler)
+    check(deep, "neighbour", compile=True)
+    assert (compiler.runs, compiler.graphs) == (6 * 13, 2 + 1)
 
 
 def test_compiling_leaves_the_users_model_as_it_was(monkeypatch):

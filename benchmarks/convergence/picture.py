@@ -15,8 +15,8 @@ from matplotlib import pyplot
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 
-from convergence.report import tuned_jobs
-from convergence.runs import Store
+from convergence.report import tuned_cases
+from convergence.runs import Case, Store
 from convergence.summary import Rule, paired, rules
 from convergence.training import CONSTANT_UNTIL
 from convergence.verdict import judge
@@ -37,15 +37,15 @@ IN_LOSSES = [rule for rule in COLOURS if rule.resync in (None, AUTO_RESYNC)]
 
 
 def draw_losses(store: Store, path: Path) -> None:
-    """For each job: the loss with a band of one standard deviation, and below it the paired differences."""
-    jobs = tuned_jobs(store)
+    """For each case: the loss with a band of one standard deviation, and below it the paired differences."""
+    cases = tuned_cases(store)
     figure, grid = pyplot.subplots(
-        2, len(jobs), figsize=(4.4 * len(jobs), 6.6), sharex="col", squeeze=False, layout="constrained"
+        2, len(cases), figsize=(4.4 * len(cases), 6.6), sharex="col", squeeze=False, layout="constrained"
     )
-    for column, job in enumerate(jobs):
-        for rule in (rule for rule in IN_LOSSES if rule in rules(store, job)):
-            _draw_loss(store, job, rule, grid[0, column], grid[1, column])
-        grid[0, column].set(title=job, yscale="log")
+    for column, case in enumerate(cases):
+        for rule in (rule for rule in IN_LOSSES if rule in rules(store, case)):
+            _draw_loss(store, case, rule, grid[0, column], grid[1, column])
+        grid[0, column].set(title=case.name, yscale="log")
         grid[1, column].set(xlabel="samples")
         grid[1, column].axhline(2, color="grey", linestyle=":", linewidth=1)
         grid[1, column].set_yscale("symlog", linthresh=10)
@@ -57,25 +57,25 @@ def draw_losses(store: Store, path: Path) -> None:
 
 
 def draw_drifts(store: Store, path: Path) -> None:
-    """For each job the L2 distance of the waves' weights, mean over seeds, with a band from lowest to highest."""
-    jobs = tuned_jobs(store)
-    figure, grid = pyplot.subplots(1, len(jobs), figsize=(4.4 * len(jobs), 3.8), squeeze=False, layout="constrained")
-    for job, axes in zip(jobs, grid[0], strict=True):
-        for rule in (rule for rule in COLOURS if rule in rules(store, job) and rule.rule != "synchronous"):
-            records = [record for _, record in paired(store, job, rule)]
+    """For each case the L2 distance of the waves' weights, mean over seeds, with a band from lowest to highest."""
+    cases = tuned_cases(store)
+    figure, grid = pyplot.subplots(1, len(cases), figsize=(4.4 * len(cases), 3.8), squeeze=False, layout="constrained")
+    for case, axes in zip(cases, grid[0], strict=True):
+        for rule in (rule for rule in COLOURS if rule in rules(store, case) and rule.rule != "synchronous"):
+            records = [record for _, record in paired(store, case, rule)]
             values = [[drift or float("nan") for drift in record.drifts] for record in records]
             if records:
                 _draw_band(axes, records[0].updates, values, rule)
                 axes.axvline(CONSTANT_UNTIL * records[0].run.num_batches / 2, color="grey", linestyle=":", linewidth=1)
-        axes.set(title=job, xlabel="updates of a wave", yscale="log")
+        axes.set(title=case.name, xlabel="updates of a wave", yscale="log")
     grid[0, 0].set_ylabel("L2 distance of the waves' weights\n(dotted: the rate begins to fall)")
     _add_legend(grid[0, 0], grid[0])
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
 
 
-def _draw_loss(store: Store, job: str, rule: Rule, upper: Axes, lower: Axes) -> None:
-    pairs = paired(store, job, rule)
+def _draw_loss(store: Store, case: Case, rule: Rule, upper: Axes, lower: Axes) -> None:
+    pairs = paired(store, case, rule)
     if not pairs:
         return
     samples = pairs[0][1].samples

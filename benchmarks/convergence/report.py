@@ -10,27 +10,27 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from convergence.runs import BATCHES, JOBS, SEEDS, TUNING_SEED, Store, best_rate, next_rates
-from convergence.summary import Drift, Row, drifts, plain_equals, rows, tuning
+from convergence.runs import BATCHES, CASES, JOBS, SEEDS, TUNING_SEED, Case, Store, best_rate, next_rates, tuned
+from convergence.summary import Drift, Row, drifts, plain_equals, rows
 from convergence.training import CONSTANT_UNTIL, EVALUATE_AT, RISING_SHARE
 from convergence.verdict import SHARE, STANDARD_ERRORS, Verdict
 from wavelet.arguments import AUTO_RESYNC
 from wavelet.report.jsonfile import SCHEMA_VERSION, finite
 from wavelet.report.machine import machine, versions
 
-__all__ = ["tables", "tuned_jobs", "write_readme", "write_results"]
+__all__ = ["tables", "tuned_cases", "write_readme", "write_results"]
 
 START, END = "<!-- tables: written by run.py -->", "<!-- end of tables -->"
 
 
-def tuned_jobs(store: Store) -> list[str]:
-    """The jobs whose tuning is complete."""
-    return [job for job in JOBS if not next_rates(store, job)]
+def tuned_cases(store: Store) -> list[Case]:
+    """The cases whose tuning is complete."""
+    return [case for case in CASES if not next_rates(store, case)]
 
 
 def write_results(store: Store, path: Path) -> None:
     """Write everything: how it was measured, what follows, and every run on a line of its own. NaN becomes null."""
-    jobs = tuned_jobs(store)
+    cases = tuned_cases(store)
     head = {
         "schema_version": SCHEMA_VERSION,
         "command": shlex.join(["python", "benchmarks/convergence/run.py", *sys.argv[1:]]),
@@ -48,11 +48,14 @@ def write_results(store: Store, path: Path) -> None:
             "bound_share": SHARE,
             "bound_standard_errors": STANDARD_ERRORS,
         },
-        "tuning": {job: [{"rate": rate, "loss": loss} for rate, loss in tuning(store, job)] for job in jobs},
-        "rate": {job: best_rate(store, job) for job in jobs},
-        "plain_equals_synchronous": {job: plain_equals(store, job) for job in jobs},
-        "rows": [{**asdict(row), "name": row.rule.name} for job in jobs for row in rows(store, job)],
-        "drifts": [{**asdict(drift), "name": drift.rule.name} for job in jobs for drift in drifts(store, job)],
+        "tuning": {
+            case.name: [{"rate": rate, "loss": loss} for rate, loss in sorted(tuned(store, case).items())]
+            for case in cases
+        },
+        "rate": {case.name: best_rate(store, case) for case in cases},
+        "plain_equals_synchronous": {case.name: plain_equals(store, case) for case in cases},
+        "rows": [{**asdict(row), "name": row.rule.name} for case in cases for row in rows(store, case)],
+        "drifts": [{**asdict(drift), "name": drift.rule.name} for case in cases for drift in drifts(store, case)],
     }
     text = json.dumps(finite(head), indent=1, ensure_ascii=False, allow_nan=False).removesuffix("\n}")
     runs = ",\n".join(json.dumps(finite(asdict(record)), allow_nan=False) for record in store.records.values())
@@ -69,25 +72,25 @@ def write_readme(store: Store, path: Path) -> None:
 def tables(store: Store) -> str:
     """All tables as Markdown."""
     parts = []
-    for job in tuned_jobs(store):
-        size, num_batches = BATCHES[job]
-        parts.append(f"### {job}\n\n{num_batches} batches of {size}, rate {best_rate(store, job):g}.\n")
-        parts.append(_rules_table(rows(store, job)))
-        if found := drifts(store, job):
+    for case in tuned_cases(store):
+        size, num_batches = BATCHES[case.job]
+        parts.append(f"### {case.name}\n\n{num_batches} batches of {size}, rate {best_rate(store, case):g}.\n")
+        parts.append(_rules_table(rows(store, case)))
+        if found := drifts(store, case):
             parts.append(_drift_table(found))
     parts.append("### Tuning\n\nThe plain loop's last validation loss on a seed that is used for nothing else.\n")
     parts.append(
         _markdown(
-            ("job", "rate: loss"),
-            ((job, _tuning_cell(store, job)) for job in tuned_jobs(store)),
+            ("case", "rate: loss"),
+            ((case.name, _tuning_cell(store, case)) for case in tuned_cases(store)),
         )
     )
     return "\n".join(parts)
 
 
-def _tuning_cell(store: Store, job: str) -> str:
-    best = best_rate(store, job)
-    cells = (f"{rate:g}: {loss:.4f}" for rate, loss in tuning(store, job))
+def _tuning_cell(store: Store, case: Case) -> str:
+    best = best_rate(store, case)
+    cells = (f"{rate:g}: {loss:.4f}" for rate, loss in sorted(tuned(store, case).items()))
     return ", ".join(f"**{cell}**" if cell.startswith(f"{best:g}:") else cell for cell in cells)
 
 

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from convergence.picture import draw_drifts, draw_losses
 from convergence.report import write_readme, write_results
-from convergence.runs import JOBS, Run, Store, study, tuning_runs, verdict_runs
+from convergence.runs import CASES, Run, Store, study, tuning_runs, verdict_runs
 from convergence.training import prepare, train
 from wavelet.report.progress import Bar
 
@@ -28,10 +28,10 @@ def main() -> None:
     if not arguments.report_only:
         spawn = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(arguments.processes, mp_context=spawn, initializer=prepare) as pool:
-            while runs := [run for job in JOBS for run in tuning_runs(store, job)]:
+            while runs := [run for case in CASES for run in tuning_runs(store, case)]:
                 _make("tuning", runs, store, pool)
             for title, stage in (("verdict", verdict_runs), ("study", study)):
-                _make(title, [run for job in JOBS for run in stage(store, job)], store, pool)
+                _make(title, [run for case in CASES for run in stage(store, case)], store, pool)
     write_results(store, folder / "results.json")
     write_readme(store, folder / "README.md")
     draw_losses(store, folder / "losses.png")
@@ -45,7 +45,7 @@ def _make(title: str, runs: Iterable[Run], store: Store, pool: ProcessPoolExecut
             record = future.result()
             store.add(record)
             run = record.run
-            note = f"{run.job} {run.rule} resync={run.resync} rate={run.rate:g} seed={run.seed}"
+            note = f"{run.case.name} {run.rule} {run.resync} {run.rate:g} seed {run.seed}"
             bar.say(f"{title} {done}/{len(missing)}: {note}: loss {record.loss:.4f} in {record.seconds:.0f} s")
             bar.update(done)
 

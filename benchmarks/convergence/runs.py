@@ -10,17 +10,56 @@ from typing import Any
 
 from wavelet.arguments import AUTO_RESYNC
 
-__all__ = ["BATCHES", "JOBS", "SEEDS", "Record", "Run", "Store", "best_rate", "next_rates", "study", "verdict_runs"]
+__all__ = [
+    "BATCHES",
+    "CASES",
+    "JOBS",
+    "SEEDS",
+    "TUNING_SEED",
+    "Case",
+    "Record",
+    "Run",
+    "Store",
+    "best_rate",
+    "next_rates",
+    "study",
+    "tuned",
+    "tuning_runs",
+    "verdict_runs",
+]
 
+
+@dataclass(frozen=True)
+class Case:
+    """A job with its own momentum (None), or with another: the first beta of Adam, the momentum of SGD."""
+
+    job: str
+    momentum: float | None = None
+
+    @property
+    def name(self) -> str:
+        """As tables and pictures call it."""
+        return self.job if self.momentum is None else f"{self.job}, momentum {self.momentum:g}"
+
+
+LOW = 0.5
 JOBS = ("char-lstm", "char-gpt", "digits-cnn")
+CASES = (*(Case(job) for job in JOBS), *(Case(job, LOW) for job in JOBS))
 BATCHES = {"char-lstm": (8, 800), "char-gpt": (4, 1000), "digits-cnn": (16, 360)}
 """For each job: samples in a batch, and batches in a run. An update of the plain loop uses two batches."""
-FIRST_RATES = {"char-lstm": (4e-3, 8e-3, 0.016), "char-gpt": (5e-4, 1e-3, 2e-3), "digits-cnn": (0.0125, 0.025, 0.05)}
+FIRST_RATES = {
+    Case("char-lstm"): (4e-3, 8e-3, 0.016),
+    Case("char-gpt"): (5e-4, 1e-3, 2e-3),
+    Case("digits-cnn"): (0.0125, 0.025, 0.05),
+    Case("char-lstm", LOW): (8e-3, 0.016, 0.032),
+    Case("char-gpt", LOW): (1e-3, 2e-3, 4e-3),
+    Case("digits-cnn", LOW): (0.0625, 0.125, 0.25),
+}
 """Where the tuning starts; it doubles or halves on while the best rate is at an edge."""
 TUNING_SEED = 100
 SEEDS = (1, 2, 3, 4, 5)
 STUDY_SEEDS = (1, 2)
-RESYNCS = (None, 1, 2, 32)
+RESYNCS = (None, 2, 32)
 
 
 @dataclass(frozen=True)
@@ -34,6 +73,12 @@ class Run:
     seed: int
     batch_size: int
     num_batches: int
+    momentum: float | None = None
+
+    @property
+    def case(self) -> Case:
+        """What is trained; the rest says how."""
+        return Case(self.job, self.momentum)
 
 
 @dataclass(frozen=True)
@@ -104,54 +149,71 @@ class Store:
             os.fsync(file.fileno())
         part.replace(self.path)
 
-    def find(self, job: str, rule: str, resync: int | None, rate: float, seed: int) -> Record | None:
+    def find(self, case: Case, rule: str, resync: int | None, rate: float, seed: int) -> Record | None:
         """The record of that run with the present numbers of samples and batches."""
-        return self.records.get(Run(job, rule, resync, rate, seed, *BATCHES[job]))
+        return self.records.get(_run(case, rule, resync, rate, seed))
+
+    def of(self, case: Case) -> list[Record]:
+        """All records of that case with the present numbers of samples and batches."""
+        size = BATCHES[case.job]
+        return [
+            record
+            for run, record in self.records.items()
+            if run.case == case and (run.batch_size, run.num_batches) == size
+        ]
 
 
-def next_rates(store: Store, job: str) -> list[float]:
-    """The rates that the tuning of `job` tries next; none when the best one has a worse one on either side."""
-    rates = _tuned(store, job)
-    missing = [rate for rate in FIRST_RATES[job] if rate not in rates]
+def tuned(store: Store, case: Case) -> dict[float, float]:
+    """The last validation loss of the plain loop on the tuning seed, for each rate that was tried."""
+    return {
+        record.run.rate: record.loss
+        for record in store.of(case)
+        if record.run.rule == "synchronous" and record.run.seed == TUNING_SEED
+    }
+
+
+def next_rates(store: Store, case: Case) -> list[float]:
+    """The rates that the tuning tries next; none when the best one has a worse one on either side."""
+    rates = tuned(store, case)
+    missing = [rate for rate in FIRST_RATES[case] if rate not in rates]
     if missing:
         return missing
-    best = min(rates, key=lambda rate: rates[rate])
+    best = best_rate(store, case)
     if best == max(rates):
         return [best * 2]
     return [best / 2] if best == min(rates) else []
 
 
-def best_rate(store: Store, job: str) -> float:
+def best_rate(store: Store, case: Case) -> float:
     """The rate with the lowest validation loss of the plain loop on the tuning seed."""
-    rates = _tuned(store, job)
+    rates = tuned(store, case)
     return min(rates, key=lambda rate: rates[rate])
 
 
-def tuning_runs(store: Store, job: str) -> list[Run]:
-    """The runs that the tuning of `job` needs next."""
-    return [Run(job, "synchronous", None, rate, TUNING_SEED, *BATCHES[job]) for rate in next_rates(store, job)]
+def tuning_runs(store: Store, case: Case) -> list[Run]:
+    """The runs that the tuning needs next."""
+    return [_run(case, "synchronous", None, rate, TUNING_SEED) for rate in next_rates(store, case)]
 
 
-def verdict_runs(store: Store, job: str) -> list[Run]:
+def verdict_runs(store: Store, case: Case) -> list[Run]:
     """The paired runs that the verdict rests on."""
-    rate = best_rate(store, job)
+    rate = best_rate(store, case)
     rules = (("synchronous", None), ("neighbour", AUTO_RESYNC))
-    return [Run(job, rule, resync, rate, seed, *BATCHES[job]) for seed in SEEDS for rule, resync in rules]
+    return [_run(case, rule, resync, rate, seed) for seed in SEEDS for rule, resync in rules]
 
 
-def study(store: Store, job: str) -> list[Run]:
-    """The runs beside the verdict: other resyncs, `delayed` at the same and half the rate, the ordinary loop once."""
-    rate, size = best_rate(store, job), BATCHES[job]
-    plain = [Run(job, "plain", None, rate, STUDY_SEEDS[0], *size)]
-    delayed = [Run(job, "delayed", None, part * rate, seed, *size) for part in (1.0, 0.5) for seed in STUDY_SEEDS]
-    resyncs = [Run(job, "neighbour", every, rate, seed, *size) for every in RESYNCS for seed in STUDY_SEEDS]
-    return plain + resyncs[: len(STUDY_SEEDS)] + delayed + resyncs[len(STUDY_SEEDS) :]
+def study(store: Store, case: Case) -> list[Run]:
+    """The runs beside the verdict: other resyncs, `delayed` at the same and half the rate, the ordinary loop once.
+
+    With another momentum than the job's: `delayed` alone.
+    """
+    rate = best_rate(store, case)
+    delayed = [_run(case, "delayed", None, part * rate, seed) for part in (1.0, 0.5) for seed in STUDY_SEEDS]
+    if case.momentum is not None:
+        return delayed
+    resyncs = [_run(case, "neighbour", every, rate, seed) for every in RESYNCS for seed in STUDY_SEEDS]
+    return [_run(case, "plain", None, rate, STUDY_SEEDS[0]), *delayed, *resyncs]
 
 
-def _tuned(store: Store, job: str) -> dict[float, float]:
-    return {
-        run.rate: record.loss
-        for run, record in store.records.items()
-        if (run.job, run.rule, run.seed) == (job, "synchronous", TUNING_SEED)
-        and (run.batch_size, run.num_batches) == BATCHES[job]
-    }
+def _run(case: Case, rule: str, resync: int | None, rate: float, seed: int) -> Run:
+    return Run(case.job, rule, resync, rate, seed, *BATCHES[case.job], case.momentum)

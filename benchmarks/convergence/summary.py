@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from convergence.runs import BATCHES, SEEDS, TUNING_SEED, Record, Store, best_rate
+from convergence.runs import SEEDS, Case, Record, Store, best_rate
 from convergence.training import CONSTANT_UNTIL, EVALUATE_AT
 from convergence.verdict import Verdict, judge
 from wavelet.arguments import AUTO_RESYNC
 
-__all__ = ["Drift", "Row", "Rule", "drifts", "paired", "plain_equals", "rows", "rules", "tuning"]
+__all__ = ["Drift", "Row", "Rule", "drifts", "paired", "plain_equals", "rows", "rules"]
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,9 @@ class Rule:
     @property
     def name(self) -> str:
         """As tables and pictures call it."""
-        if self.rule == "neighbour":
-            auto = " (auto)" if self.resync == AUTO_RESYNC else ""
-            return f"neighbour, resync={self.resync}{auto}"
-        return self.rule + (f", {self.share:g} × the rate" if self.share != 1 else "")
+        auto = " (auto)" if self.resync == AUTO_RESYNC else ""
+        resync = f", resync={self.resync}{auto}" if self.rule == "neighbour" else ""
+        return self.rule + resync + (f", {self.share:g} × the rate" if self.share != 1 else "")
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class Row:
         accuracy: the last accuracy, for jobs that have one.
     """
 
-    job: str
+    case: Case
     rule: Rule
     rate: float
     seeds: list[int]
@@ -62,7 +61,7 @@ class Drift:
         last: at the last measurement, where the rate is near 0.
     """
 
-    job: str
+    case: Case
     rule: Rule
     seeds: list[int]
     constant: float
@@ -70,33 +69,26 @@ class Drift:
     last: float
 
 
-def rules(store: Store, job: str) -> list[Rule]:
-    """The rules that `job` was trained with at the tuned rate or a share of it, `synchronous` first."""
-    rate = best_rate(store, job)
-    found = {
-        Rule(run.rule, run.resync, run.rate / rate)
-        for run in store.records
-        if run.job == job
-        and run.seed in SEEDS
-        and run.rule != "plain"
-        and (run.batch_size, run.num_batches) == BATCHES[job]
-    }
+def rules(store: Store, case: Case) -> list[Rule]:
+    """The rules that the case was trained with at the tuned rate or a share of it, `synchronous` first."""
+    rate = best_rate(store, case)
+    runs = [record.run for record in store.of(case)]
+    found = {Rule(run.rule, run.resync, run.rate / rate) for run in runs if run.seed in SEEDS and run.rule != "plain"}
     order = ("synchronous", "neighbour", "delayed")
-    kept = [rule for rule in found if rule.share == 1 or rule.rule == "delayed"]
-    return sorted(kept, key=lambda rule: (order.index(rule.rule), rule.resync or 10**6, -rule.share))
+    return sorted(found, key=lambda rule: (order.index(rule.rule), rule.resync or 10**6, -rule.share))
 
 
-def paired(store: Store, job: str, rule: Rule) -> list[tuple[Record, Record]]:
+def paired(store: Store, case: Case, rule: Rule) -> list[tuple[Record, Record]]:
     """For each seed that both have run: the record of `synchronous`, and that of `rule`.
 
     Raises:
         RuntimeError: two runs of a pair had other initial weights or other batches.
     """
-    rate = best_rate(store, job)
+    rate = best_rate(store, case)
     pairs = []
     for seed in SEEDS:
-        one = store.find(job, "synchronous", None, rate, seed)
-        other = store.find(job, rule.rule, rule.resync, rule.share * rate, seed)
+        one = store.find(case, "synchronous", None, rate, seed)
+        other = store.find(case, rule.rule, rule.resync, rule.share * rate, seed)
         if one is not None and other is not None:
             if one.checks != other.checks:
                 raise RuntimeError(f"{one.run} and {other.run} are no pair: they saw other weights or batches.")
@@ -104,19 +96,19 @@ def paired(store: Store, job: str, rule: Rule) -> list[tuple[Record, Record]]:
     return pairs
 
 
-def rows(store: Store, job: str) -> list[Row]:
-    """The table of `job`."""
+def rows(store: Store, case: Case) -> list[Row]:
+    """The table of a case."""
     middle = EVALUATE_AT.index(CONSTANT_UNTIL)
     found = []
-    for rule in rules(store, job):
-        pairs = paired(store, job, rule)
+    for rule in rules(store, case):
+        pairs = paired(store, case, rule)
         if not pairs:
             continue
         ones, others = [one for one, _ in pairs], [other for _, other in pairs]
         losses = [other.loss for other in others]
         found.append(
             Row(
-                job,
+                case,
                 rule,
                 others[0].run.rate,
                 [other.run.seed for other in others],
@@ -129,26 +121,17 @@ def rows(store: Store, job: str) -> list[Row]:
     return found
 
 
-def tuning(store: Store, job: str) -> list[tuple[float, float]]:
-    """Rates with the validation losses of the plain loop on the tuning seed, by rate."""
-    return sorted(
-        (run.rate, record.loss)
-        for run, record in store.records.items()
-        if run.job == job and run.seed == TUNING_SEED and (run.batch_size, run.num_batches) == BATCHES[job]
-    )
-
-
-def drifts(store: Store, job: str) -> list[Drift]:
+def drifts(store: Store, case: Case) -> list[Drift]:
     """The drift under each rule that has replicas."""
     found = []
-    for rule in rules(store, job):
-        records = [record for _, record in paired(store, job, rule)]
+    for rule in rules(store, case):
+        records = [record for _, record in paired(store, case, rule)]
         if rule.rule != "synchronous" and records:
             plateau = [_plateau(record, record.drifts) for record in records]
             norms = [_plateau(record, record.weight_norms) for record in records]
             found.append(
                 Drift(
-                    job,
+                    case,
                     rule,
                     [record.run.seed for record in records],
                     fmean(plateau),
@@ -159,12 +142,12 @@ def drifts(store: Store, job: str) -> list[Drift]:
     return found
 
 
-def plain_equals(store: Store, job: str) -> bool | None:
+def plain_equals(store: Store, case: Case) -> bool | None:
     """Whether the ordinary loop and `synchronous` gave the same numbers to the last bit; None if that was not run."""
-    rate = best_rate(store, job)
+    rate = best_rate(store, case)
     for seed in SEEDS:
-        plain = store.find(job, "plain", None, rate, seed)
-        waves = store.find(job, "synchronous", None, rate, seed)
+        plain = store.find(case, "plain", None, rate, seed)
+        waves = store.find(case, "synchronous", None, rate, seed)
         if plain is not None and waves is not None:
             both = (plain, waves)
             one, other = ((each.losses, each.training_losses, each.weight_norms, each.checks) for each in both)

@@ -48,6 +48,8 @@ def train(run: Run) -> Record:
     assert isinstance(job.validation, list)
     job = replace(job, validation=job.validation[:: max(len(job.validation) // VALIDATION_BATCHES, 1)])
     initial = _checksum(job.model.parameters())
+    if run.momentum is not None:
+        _set_momentum(job.optimizer, run.momentum)
     trainer: _Plain | _Waves = _Plain(job) if run.rule == "plain" else _Waves(job, run.rule, run.resync)
     num_rounds = run.num_batches // WAVES
     points = {WAVES * round(share * num_rounds) for share in EVALUATE_AT}
@@ -89,6 +91,7 @@ class _Waves:
             update=rule,
             resync=resync,
             clip_grad_norm=job.clip_grad_norm,
+            timeout=3600.0,  # a machine that is busy or asleep is not stuck
         )
 
     def __enter__(self) -> _Waves:
@@ -145,6 +148,14 @@ class _Plain:
 
     def drift(self) -> tuple[float, float]:
         return 0.0, _norm([parameter.detach() for parameter in self._job.model.parameters()])
+
+
+def _set_momentum(optimizer: torch.optim.Optimizer, momentum: float) -> None:
+    for group in optimizer.param_groups:
+        if "betas" in group:
+            group["betas"] = (momentum, *group["betas"][1:])
+        else:
+            group["momentum"] = momentum
 
 
 def _endless(job: Job) -> Iterator[Any]:

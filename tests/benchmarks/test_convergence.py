@@ -9,7 +9,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from convergence import runs
-from convergence.runs import BATCHES, Record, Run, Store, best_rate, next_rates
+from convergence.runs import BATCHES, Case, Record, Run, Store, best_rate, next_rates
 from convergence.training import share_of_rate
 from convergence.verdict import judge
 
@@ -85,20 +85,20 @@ def test_rate_rises_stays_and_falls_towards_zero():
 
 
 def test_tuning_goes_on_while_the_best_rate_is_at_an_edge(store):
-    job = "char-lstm"
-    rates = next_rates(store, job)
+    case = Case("char-lstm")
+    rates = next_rates(store, case)
     assert len(rates) == 3
     losses = {rate: 3 - place for place, rate in enumerate(sorted(rates))}
 
     def tune(rate, loss):
-        store.add(record(Run(job, "synchronous", None, rate, runs.TUNING_SEED, *BATCHES[job]), loss))
+        store.add(record(Run(case.job, "synchronous", None, rate, runs.TUNING_SEED, *BATCHES[case.job]), loss))
 
     for rate, loss in losses.items():
         tune(rate, loss)
-    assert next_rates(store, job) == [2 * max(rates)]
+    assert next_rates(store, case) == [2 * max(rates)]
     tune(2 * max(rates), None)  # diverged
-    assert next_rates(store, job) == []
-    assert best_rate(store, job) == max(rates)
+    assert next_rates(store, case) == []
+    assert best_rate(store, case) == max(rates)
 
 
 def test_store_reads_back_what_it_wrote(store, tmp_path):
@@ -107,6 +107,6 @@ def test_store_reads_back_what_it_wrote(store, tmp_path):
     store.add(record(Run("char-gpt", "delayed", None, 1e-3, 1, *BATCHES["char-gpt"]), None))
     again = Store(tmp_path / "runs.jsonl", tmp_path / "results.json")
     assert again.records == store.records
-    assert again.find("char-gpt", "neighbour", 8, 1e-3, 1).loss == 1.5
-    assert again.find("char-gpt", "neighbour", None, 1e-3, 1) is None
+    assert again.find(Case("char-gpt"), "neighbour", 8, 1e-3, 1).loss == 1.5
+    assert again.find(Case("char-gpt"), "neighbour", None, 1e-3, 1) is None
     assert not list(tmp_path.glob("*.part"))

@@ -149,6 +149,25 @@ def test_a_subclass_with_attributes(rule):
     compare(lambda p: Warming(p, lr=0.05), rule)
 
 
+def test_after_closing_the_users_own_loop_goes_on_with_a_subclass():
+    """What the subclass keeps in attributes is as new as the weights."""
+    data = batches(8, size=6)
+    model = small()
+    optimizer = Warming(list(model.parameters()), lr=0.05)
+    with wavelet.Wavelet(model, optimizer, loss, waves=1) as engine:
+        for batch in data[:5]:
+            engine.step(batch)
+    serial = Serial(small(), lambda p: Warming(p, lr=0.05), rule="delayed", waves=1)
+    for batch in data:
+        serial.step(batch)
+    assert optimizer.calls == 5
+    for batch in data[5:]:
+        optimizer.zero_grad()
+        loss(model, batch).backward()
+        optimizer.step()
+    assert_same(trained_weights(model), [p.detach() for p in serial.newest[0]])
+
+
 class ByAttribute(torch.optim.SGD):
     """Reads a rate from each parameter, as users of per-layer rates do."""
 
@@ -271,6 +290,7 @@ def test_after_a_drain_an_inner_optimizer_has_its_newest_state_too():
             engine.step(batch)
             serial.step(batch)
     newest = serial.newest[1]
+    assert optimizer.count == newest.count
     for mine, theirs in zip(model.parameters(), serial.newest[0], strict=True):
         assert torch.equal(optimizer.state[mine]["slow"], newest.state[theirs]["slow"])
         assert torch.equal(optimizer.base.state[mine]["momentum_buffer"], newest.base.state[theirs]["momentum_buffer"])

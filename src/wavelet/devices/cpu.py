@@ -32,7 +32,8 @@ class Cpu(Device):
     """CPU cores shared by ``num_waves`` waves and the caller's forward.
 
     At most one forward runs beside the backwards of the other waves, so the caller and each wave take an equal share
-    of the intra-op threads, and on Linux of the cores. ``torch.set_num_threads`` counts for the calling thread and threads started later.
+    of the intra-op threads, and on Linux of the cores. ``torch.set_num_threads`` counts for the calling thread and
+    for threads started later.
     """
 
     def __init__(self, device: torch.device, num_waves: int) -> None:
