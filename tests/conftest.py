@@ -12,6 +12,7 @@ import torch
 
 @pytest.fixture(autouse=True)
 def _two_threads():
+    torch.set_flush_denormal(False)  # a bench that ran in this process has set it
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     yield

@@ -120,7 +120,7 @@ def check_plain_tensors(before: Mapping[str, object], after: Mapping[str, object
     Raises:
         ValueError: naming the attributes.
     """
-    changed = sorted(name for name in {*before, *after} if before.get(name) != after.get(name) and name in before)
+    changed = sorted(name for name in before if name in after and before[name] != after[name])
     if changed:
         raise ValueError(
             f"the forward changes {', '.join(map(repr, changed))}, a tensor held as a plain attribute, which each "

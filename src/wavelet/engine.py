@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from wavelet import arguments, saving
 from wavelet.devices import Device, make_device
+from wavelet.devices.random_state import RandomState
 from wavelet.face import Face
 from wavelet.forking import quiet_before_fork
 from wavelet.forward import Forward, LossFunction
@@ -97,10 +98,8 @@ class Wavelet:
         )
         self._waves = WaveGroup(replicas, self._rule, self._device, timeout)
         self._turns = self._waves.turns
-        self._num_batches = 0
-        self._position = 0  # in the open round
-        self._hyper_parameters: list[HyperParameters] = [self._face.read()] * waves  # at each wave's last micro-batch
-        self._alone: Task | None = None  # its backward must be done before the next forward
+        self._num_batches = self._position = 0  # the position is that in the open round
+        self._hyper_parameters = [self._face.read()] * waves  # at each wave's last micro-batch
         self._running = self._closed = False
         self._gradients_seen = self._face.gradients_seen()
         self._face.publish(self._rule, self._forward.buffers)
@@ -124,7 +123,8 @@ class Wavelet:
                 self._go_on()
             wave = self._waves[self._position % self.waves]
             round_starts = self._rule.shares_weights and self._position < self.waves
-            self._wait(lambda: self._may_start(wave, all_idle=round_starts and self._position == 0))
+            all_idle = round_starts and self._position == 0
+            self._wait(lambda: self._waves.idle if all_idle else wave.idle)
             hyper_parameters = self._read_face(wave)
             first = wave.num_batches == 0
             result = self._forward.run(wave, batch, after_turns=round_starts, first=first)
@@ -133,13 +133,13 @@ class Wavelet:
                 scaled = self._rule.scaled(wave.index, result.loss)
                 loss = self._device.to_host(result.loss.detach(), wave.index)
             task = Task(self._num_batches, scaled, hyper_parameters, updates, result.batch)
-            if first or result.compiled:
-                self._alone = task
             self._hyper_parameters[wave.index] = hyper_parameters
             self._num_batches += 1
             self._position = (self._position + 1) % self._rule.round_size
-            wave.hand_in(task)
+            is_first = wave.hand_in(task)
             self._check_failure()
+            if is_first or result.compiled:
+                self._finish_alone(task)
             if updates:
                 self._stepped()
             return Step(task, loss, result.outputs, self._turns)
@@ -214,22 +214,23 @@ class Wavelet:
             self._settle()
             saving.load_into(self, state)
 
-    def _may_start(self, wave: Wave, *, all_idle: bool) -> bool:
-        return (self._alone is None or self._alone.done) and (self._waves.idle if all_idle else wave.idle)
-
     def _read_face(self, wave: Wave) -> HyperParameters:
-        self._look_at_first_backward()
         if self._face.optimizer_was_replaced():
             self._wait(lambda: self._waves.idle)
             self._face.give_optimizer(self._rule)
         self._face.apply_modes(wave.replica)
         return self._face.read()
 
-    def _look_at_first_backward(self) -> None:
-        if self._alone is None:
-            return
-        self._alone = None
+    def _finish_alone(self, task: Task) -> None:
+        """Let lazy state and compilers be set up with nothing beside them, and look at what the backward did."""
+        random_state = RandomState(self._device)
+        self._wait(lambda: task.done)
         arguments.check_gradients_seen(self._gradients_seen, self._face.gradients_seen())
+        if self.waves > 1 and not random_state.is_current():
+            raise ValueError(
+                "the backward or the update draws random numbers, which in a wave's thread fall at a moment that "
+                "nobody chose: draw them in the forward, or use waves=1."
+            )
         self._waves.offer_between_blocks()
 
     def _stepped(self) -> None:
@@ -251,10 +252,9 @@ class Wavelet:
             self._device.leave()
             self._running = False
             self._face.publish(self._rule, self._forward.buffers)
-            self._look_at_first_backward()
 
     def _wait_until_idle(self) -> None:
-        if self._running:
+        if self._running and not self._waves.is_current_thread():
             self._waves.wait(lambda: self._waves.idle)
 
     def _wait(self, ready: Callable[[], bool]) -> None:
@@ -273,7 +273,7 @@ class Wavelet:
         if self._closed:
             raise RuntimeError("this engine has stopped after an error in a wave: make a new one.") from failure
         self._end()
-        raise failure
+        raise self._turns.failure or failure  # an earlier batch may have failed meanwhile
 
     @contextmanager
     def _fatal(self) -> Iterator[None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy
 import torch
 from torch import Tensor
 
@@ -61,13 +62,10 @@ def check_state(engine: Wavelet, state: dict[str, Any]) -> None:
         if [tuple(t.shape) for t in saved] != [tuple(p.shape) for p in own]:
             raise ValueError("the state belongs to a model with other parameters.")
     for saved, copy in zip(state["optimizers"], engine._rule.optimizers, strict=True):
-        sizes = [
-            [len(group["params"]) for group in groups]
-            for groups in (saved["param_groups"], copy.optimizer.param_groups)
-        ]
-        if sizes[0] != sizes[1]:
+        theirs, ours = ([len(group["params"]) for group in groups] for groups in _groups(saved, copy.optimizer))
+        if theirs != ours:
             raise ValueError(
-                f"the state was saved with parameter groups of {sizes[0]} parameters, this optimizer's have {sizes[1]}."
+                f"the state was saved with parameter groups of {theirs} parameters, this optimizer's have {ours}."
             )
     for name, mine in (("loss_scale", engine._rule.loss_scale), ("scheduler", engine._scheduler)):
         if (state[name] is None) != (mine is None):
@@ -107,9 +105,16 @@ def _distinct_weights(engine: Wavelet) -> list[list[torch.nn.Parameter]]:
     return engine._rule.weights[:1] if engine._rule.shares_weights else engine._rule.weights
 
 
+def _groups(saved: dict[str, Any], optimizer: torch.optim.Optimizer) -> tuple[Any, Any]:
+    """The saved groups, where the optimizer saves them in torch's own way, and those it has."""
+    return saved.get("param_groups", optimizer.param_groups), optimizer.param_groups
+
+
 def _map_tensors(value: Any, change: Any) -> Any:
     if isinstance(value, Tensor):
         return change(value)
+    if isinstance(value, numpy.generic):
+        return value.item()
     if isinstance(value, dict):
         return {key: _map_tensors(item, change) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy
 import torch
+from torch import Tensor
 
 from wavelet.devices.device import Device
 
@@ -29,6 +30,22 @@ class RandomState:
         numpy.random.set_state(self._numpy)
         torch.set_rng_state(self._torch)
         self._device.set_random_state(self._on_device)
+
+    def is_current(self) -> bool:
+        """Whether nobody has drawn since."""
+        now = RandomState(self._device)
+        on_device = self._on_device is None or torch.equal(self._on_device, now._on_device_state())
+        return on_device and torch.equal(self._torch, now._torch) and now.others == self.others
+
+    def _on_device_state(self) -> Tensor:
+        assert self._on_device is not None
+        return self._on_device
+
+    @property
+    def others(self) -> tuple[Any, ...]:
+        """Python's and NumPy's states, comparable."""
+        kind, keys, *rest = self._numpy
+        return (self._python, kind, keys.tobytes(), *rest)
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors and plain numbers only, so that it loads with ``weights_only=True``."""

@@ -105,10 +105,8 @@ class OptimizerCopy:
             wanted: the user's entries; one that was changed and not applied yet stays as the user wrote it.
         """
         back = {id(own): theirs for theirs, own in zip(self._theirs, self.own, strict=True)}
-        for shown_optimizer, optimizer in _with_inner(face, self.optimizer):
-            state = {back.get(id(key), key): value for key, value in optimizer.state.items()}
-            shown_optimizer.state.clear()
-            shown_optimizer.state.update(state)
+        for shown_optimizer, optimizer in zip(_family(face), _family(self.optimizer), strict=True):
+            _show(optimizer, shown_optimizer, back)
         groups = zip(face.param_groups, self.optimizer.param_groups, self.applied, wanted, strict=True)
         for shown, group, applied, users in groups:
             entries = {name: value for name, value in group.items() if name != "params"}
@@ -134,19 +132,54 @@ def stand_in(parameter: nn.Parameter) -> nn.Parameter:
     return new
 
 
-def _with_inner(one: Optimizer, other: Optimizer) -> Iterator[tuple[Optimizer, Optimizer]]:
-    """Two optimizers of one structure, and the pairs of optimizers that they wrap, each once."""
-    pairs, found = [(one, other)], [(one, other)]
-    while pairs:
-        left, right = pairs.pop()
-        for name, value in vars(left).items():
-            other_value = vars(right).get(name)
-            if isinstance(value, Optimizer) and isinstance(other_value, Optimizer):
-                inner = (value, other_value)
-                if inner not in found:
-                    found.append(inner)
-                    pairs.append(inner)
-    yield from found
+def _family(optimizer: Optimizer) -> list[Optimizer]:
+    """An optimizer and those that it wraps, also in lists and dicts, in a fixed order."""
+    found = [optimizer]
+
+    def look(value: Any) -> None:
+        if isinstance(value, Optimizer) and value not in found:
+            found.append(value)
+            look(list(vars(value).values()))
+        elif isinstance(value, dict):
+            look(list(value.values()))
+        elif type(value) in (list, tuple):
+            for item in value:
+                look(item)
+
+    look([value for name, value in vars(optimizer).items() if name not in ("state", "param_groups")])
+    return found
+
+
+def _show(newest: Optimizer, face: Optimizer, back: Mapped) -> None:
+    """Make the state of ``newest`` that of ``face``, and its other attributes too: the same tensors."""
+    state = {back.get(id(key), key): value for key, value in newest.state.items()}
+    face.state.clear()
+    face.state.update(state)
+    for name, value in vars(newest).items():
+        if name not in ("state", "param_groups", "defaults", "step") and not name.endswith("_hooks"):
+            vars(face)[name] = _aliased(value, vars(face).get(name), back)
+
+
+def _aliased(value: Any, shown: Any, back: Mapped) -> Any:
+    if isinstance(value, Tensor):
+        return back.get(id(value), value)
+    if isinstance(value, Optimizer):
+        return shown
+    if isinstance(value, dict):
+        new = copy.copy(value)
+        new.clear()
+        new.update((_key(key, back), _aliased(item, None, back)) for key, item in value.items())
+        return new
+    if isinstance(value, (list, deque)):
+        if any(isinstance(item, Optimizer) for item in value):
+            return shown
+        listed = copy.copy(value)
+        listed.clear()
+        listed.extend(_aliased(item, None, back) for item in value)
+        return listed
+    if type(value) is tuple and any(isinstance(item, (Tensor, Optimizer)) for item in value):
+        return tuple(_aliased(item, None, back) for item in value) if shown is None else shown
+    return shown if isinstance(value, MethodType) else value
 
 
 def _copy_optimizer(original: Optimizer, mapped: Mapped) -> Optimizer:

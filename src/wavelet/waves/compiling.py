@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import count
+from types import CodeType
 from typing import Any
 
 import torch
@@ -12,25 +12,32 @@ from wavelet.profiling.blocks import blocks_of
 
 __all__ = ["compile_as", "compile_blocks"]
 
-_numbers = count()
+_numbers: dict[Any, int] = {}
+_codes: dict[int, CodeType] = {}
 
 
 def compile_blocks(model: nn.Module) -> None:
     """Compile the forward of each block.
 
-    ``block.compile()`` would skip torch's own layers, so each forward is wrapped in a function of ours, with a code
-    object of its own: the compiler gives up on one after eight versions.
+    ``block.compile()`` would skip torch's own layers, so each forward is wrapped in a function of ours. Blocks that are
+    alike share a code object and so what was compiled; others do not, for the compiler gives up on one after eight
+    versions.
     """
     for block in blocks_of(model):
-        block.forward = _compiled(block.forward)
+        block.forward = _compiled(block.forward, _numbers.setdefault(_outline(block), len(_numbers)))
 
 
-def _compiled(forward: Any) -> Any:
+def _compiled(forward: Any, number: int) -> Any:
     def run(*args: Any, **kwargs: Any) -> Any:
         return forward(*args, **kwargs)
 
-    run.__code__ = run.__code__.replace(co_name=f"block_{next(_numbers)}")
+    run.__code__ = _codes.setdefault(number, run.__code__.replace(co_name=f"block_{number}"))
     return torch.compile(run)
+
+
+def _outline(block: nn.Module) -> Any:
+    tensors = [(name, tuple(t.shape), t.dtype) for name, t in (*block.named_parameters(), *block.named_buffers())]
+    return tuple(tensors), tuple(repr(part) if not list(part.children()) else type(part) for part in block.modules())
 
 
 def compile_as(model: nn.Module, fresh: nn.Module) -> None:

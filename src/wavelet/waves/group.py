@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 
 from wavelet.devices import Device
@@ -36,6 +37,10 @@ class WaveGroup:
     def idle(self) -> bool:
         """Whether no batch is in flight."""
         return all(wave.idle for wave in self.waves)
+
+    def is_current_thread(self) -> bool:
+        """Whether this is one of the waves' own threads."""
+        return any(wave.thread is threading.current_thread() for wave in self.waves)
 
     def start(self) -> None:
         """Start the threads that do not run yet."""

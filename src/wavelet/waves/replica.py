@@ -17,6 +17,7 @@ from wavelet.waves.compiling import compile_as, compile_blocks
 
 __all__ = ["Replica", "check_model", "make_replicas"]
 
+_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 _ADVICE = "pass replicate=, a function that builds a fresh model of the same structure"
 
 
@@ -62,7 +63,7 @@ def plain_values(model: nn.Module, kind: Any) -> Iterator[tuple[str, Any]]:
     """Named objects of a kind in plain attributes of modules, also in lists, tuples and dicts there."""
     for prefix, module in model.named_modules():
         for attribute, value in module.__dict__.items():
-            if not attribute.startswith("_"):
+            if attribute not in _OF_EVERY_MODULE:
                 name = f"{prefix}.{attribute}" if prefix else attribute
                 yield from _values_in(name, value, kind)
 

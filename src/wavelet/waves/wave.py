@@ -52,6 +52,7 @@ class Wave:
         self.replica = replica
         self.doing = "waiting for a batch"
         self.num_batches = 0
+        self._has_updated = False
         self.thread: threading.Thread | None = None
         self._alone = rule.num_waves == 1
         self._rule = rule
@@ -71,9 +72,15 @@ class Wave:
         self.thread = threading.Thread(target=self._run, name=f"wavelet {self.name}", daemon=True)
         self.thread.start()
 
-    def hand_in(self, task: Task) -> None:
-        """Take over a batch after its forward; the wave must be idle."""
+    def hand_in(self, task: Task) -> bool:
+        """Take over a batch after its forward; the wave must be idle.
+
+        Returns:
+            Whether it is the wave's first, or the first with an update: it sets up state lazily, and is to run alone.
+        """
         assert self.idle
+        is_first = self.num_batches == 0 or (task.updates and not self._has_updated)
+        self._has_updated = self._has_updated or task.updates
 
         def take() -> None:
             self._task = task
@@ -82,6 +89,7 @@ class Wave:
         self._turns.changed(take)
         if self._alone:
             self._attempt(lambda: self._work(task))
+        return is_first
 
     def close_round(self, hyper_parameters: HyperParameters) -> None:
         """In the caller's thread, all waves idle: update with what the wave has of an open round."""
