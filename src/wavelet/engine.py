@@ -136,10 +136,11 @@ class Wavelet:
             self._hyper_parameters[wave.index] = hyper_parameters
             self._num_batches += 1
             self._position = (self._position + 1) % self._rule.round_size
-            is_first = wave.hand_in(task)
+            before = RandomState(self._device) if result.compiled or wave.sets_up(task) else None
+            wave.hand_in(task)
             self._check_failure()
-            if is_first or result.compiled:
-                self._finish_alone(task)
+            if before is not None:
+                self._finish_alone(task, before)
             if updates:
                 self._stepped()
             return Step(task, loss, result.outputs, self._turns)
@@ -221,12 +222,11 @@ class Wavelet:
         self._face.apply_modes(wave.replica)
         return self._face.read()
 
-    def _finish_alone(self, task: Task) -> None:
+    def _finish_alone(self, task: Task, before: RandomState) -> None:
         """Let lazy state and compilers be set up with nothing beside them, and look at what the backward did."""
-        random_state = RandomState(self._device)
         self._wait(lambda: task.done)
         arguments.check_gradients_seen(self._gradients_seen, self._face.gradients_seen())
-        if self.waves > 1 and not random_state.is_current():
+        if self.waves > 1 and not before.is_current():
             raise ValueError(
                 "the backward or the update draws random numbers, which in a wave's thread fall at a moment that "
                 "nobody chose: draw them in the forward, or use waves=1."

@@ -72,14 +72,13 @@ class Wave:
         self.thread = threading.Thread(target=self._run, name=f"wavelet {self.name}", daemon=True)
         self.thread.start()
 
-    def hand_in(self, task: Task) -> bool:
-        """Take over a batch after its forward; the wave must be idle.
+    def sets_up(self, task: Task) -> bool:
+        """Whether the batch is the wave's first, or its first with an update: it sets up lazy state."""
+        return self.num_batches == 0 or (task.updates and not self._has_updated)
 
-        Returns:
-            Whether it is the wave's first, or the first with an update: it sets up state lazily, and is to run alone.
-        """
+    def hand_in(self, task: Task) -> None:
+        """Take over a batch after its forward; the wave must be idle."""
         assert self.idle
-        is_first = self.num_batches == 0 or (task.updates and not self._has_updated)
         self._has_updated = self._has_updated or task.updates
 
         def take() -> None:
@@ -89,7 +88,6 @@ class Wave:
         self._turns.changed(take)
         if self._alone:
             self._attempt(lambda: self._work(task))
-        return is_first
 
     def close_round(self, hyper_parameters: HyperParameters) -> None:
         """In the caller's thread, all waves idle: update with what the wave has of an open round."""
