@@ -38,8 +38,8 @@ def main() -> None:
     (HERE / "README.md").write_text("\n\n".join([*head, *tables]) + "\n")
     write_block(
         ROOT / "README.md",
-        f"{summary}\n\n{machine} Command: `make bench`; every system, spread, loss and "
-        "peak of memory: [benchmarks/single](benchmarks/single/README.md).",
+        f"{summary}\n\n{machine} Commands, every system, spread, loss and peak of memory: "
+        "[benchmarks/single](benchmarks/single/README.md).",
     )
 
 
