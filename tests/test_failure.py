@@ -1,5 +1,6 @@
 """Failures: the first error rises with its own traceback, no thread is left, the process stays usable."""
 
+import os
 import subprocess
 import sys
 import threading
@@ -325,3 +326,46 @@ def test_an_error_in_the_update_that_flush_makes_is_final():
     with pytest.raises(RuntimeError, match="make a new one"):
         engine.drain()
     engine.close()
+
+
+def test_a_draw_found_in_a_backward_is_final():
+    """The batch has been counted and its update made: going on as if nothing were would hide it."""
+
+    def noisy(model, batch):
+        value = loss(model, batch)
+        value.register_hook(lambda gradient: gradient * torch.rand(()))
+        return value
+
+    _, _, engine = make(loss_function=noisy)
+    with pytest.raises(ValueError, match="draws random numbers"):
+        engine.step(batches(1)[0])
+    with pytest.raises(RuntimeError, match="make a new one"):
+        engine.step(batches(1)[0])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_fork_in_another_thread_does_not_lend_the_baton():
+    """Lent in the middle of a forward, a wave's recomputation could swap the random state under that forward."""
+    lent = []
+
+    def fork():
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        os.waitpid(child, 0)
+
+    def forward_beside_fork(model, batch):
+        thread = threading.Thread(target=fork)
+        thread.start()
+        while thread.is_alive():
+            lent.append(engine._turns._lent)
+        value = loss(model, batch)
+        value.register_hook(lambda gradient: time.sleep(0.05))
+        return value
+
+    _, _, engine = make(loss_function=forward_beside_fork)
+    with engine:
+        for batch in batches(3):
+            engine.step(batch)
+    assert lent and not any(lent)

@@ -149,3 +149,42 @@ def test_a_state_of_another_model_or_of_none_is_refused():
         other.load_state_dict({"model": {}})
     engine.close()
     other.close()
+
+
+class Masters(torch.optim.Optimizer):
+    """Keeps float32 moments beside bfloat16 weights, which torch's own loading would round."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, {"lr": 0.1})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for p in self.param_groups[0]["params"]:
+            moment = self.state[p].setdefault("moment", torch.zeros_like(p, dtype=torch.float32))
+            moment.mul_(0.9).add_(p.grad.float())
+            p.add_(moment, alpha=-0.1)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_states_keep_their_type(rule):
+    def build():
+        model = mlp(depth=1, norm=False, dropout=0.0).bfloat16()
+        return model, wavelet.Wavelet(model, Masters(model.parameters()), in_bfloat16, update=rule)
+
+    def in_bfloat16(model, batch):
+        x, y = batch
+        return loss(model, (x.bfloat16(), y))
+
+    data = batches(12)
+    model, engine = build()
+    for batch in data[:5]:
+        engine.step(batch)
+    state = engine.state_dict()
+    losses = [engine.step(batch).loss for batch in data[5:]]
+    engine.close()
+    expected = trained_weights(model)
+    model, engine = build()
+    engine.load_state_dict(state)
+    assert [engine.step(batch).loss for batch in data[5:]] == losses
+    engine.close()
+    assert_same(trained_weights(model), expected)

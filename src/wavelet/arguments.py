@@ -11,9 +11,10 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from wavelet.devices import map_tensors
+from wavelet.devices.random_state import RandomState
 from wavelet.updates import RULES, UpdateSettings
 
-__all__ = ["AUTO_RESYNC", "check", "check_gradients_seen", "check_objects", "check_plain_tensors", "split_result"]
+__all__ = ["AUTO_RESYNC", "check", "check_draws", "check_gradients_seen", "check_objects", "split_result"]
 
 AUTO_RESYNC = 32
 """What ``resync="auto"`` means, in updates of a wave's own; benchmarks/convergence justifies it."""
@@ -114,20 +115,6 @@ def split_result(result: object) -> tuple[Tensor, Mapping[str, Any]]:
     return result, outputs
 
 
-def check_plain_tensors(before: Mapping[str, object], after: Mapping[str, object]) -> None:
-    """Refuse a forward that changes tensors held as plain attributes: each replica would have its own.
-
-    Raises:
-        ValueError: naming the attributes.
-    """
-    changed = sorted(name for name in before if name in after and before[name] != after[name])
-    if changed:
-        raise ValueError(
-            f"the forward changes {', '.join(map(repr, changed))}, a tensor held as a plain attribute, which each "
-            "wave would have for itself: register it with register_buffer, so that it passes from batch to batch."
-        )
-
-
 def check_gradients_seen(before: list[Any], after: list[Any]) -> None:
     """Refuse a loss that trained the user's own model object.
 
@@ -138,4 +125,17 @@ def check_gradients_seen(before: list[Any], after: list[Any]) -> None:
         raise ValueError(
             "the loss was computed with the original model, not with the one that loss(model, batch) was given: "
             "use that argument; if you do, a copy of the model calls the original, so pass replicate=."
+        )
+
+
+def check_draws(before: RandomState) -> None:
+    """Refuse a backward or an update that drew random numbers since ``before`` was taken.
+
+    Raises:
+        ValueError: the random state has changed.
+    """
+    if not before.is_current():
+        raise ValueError(
+            "the backward or the update draws random numbers, which in a wave's thread fall at a moment that nobody "
+            "chose: draw them in the forward, or use waves=1."
         )

@@ -126,8 +126,7 @@ class Wavelet:
             all_idle = round_starts and self._position == 0
             self._wait(lambda: self._waves.idle if all_idle else wave.idle)
             hyper_parameters = self._read_face(wave)
-            first = wave.num_batches == 0
-            result = self._forward.run(wave, batch, after_turns=round_starts, first=first)
+            result = self._forward.run(wave, batch, after_turns=round_starts)
             updates = self._rule.updates_after(self._position)
             with self._device.running(wave.index):
                 scaled = self._rule.scaled(wave.index, result.loss)
@@ -225,12 +224,13 @@ class Wavelet:
     def _finish_alone(self, task: Task, before: RandomState) -> None:
         """Let lazy state and compilers be set up with nothing beside them, and look at what the backward did."""
         self._wait(lambda: task.done)
-        arguments.check_gradients_seen(self._gradients_seen, self._face.gradients_seen())
-        if self.waves > 1 and not before.is_current():
-            raise ValueError(
-                "the backward or the update draws random numbers, which in a wave's thread fall at a moment that "
-                "nobody chose: draw them in the forward, or use waves=1."
-            )
+        try:
+            arguments.check_gradients_seen(self._gradients_seen, self._face.gradients_seen())
+            if self.waves > 1:
+                arguments.check_draws(before)
+        except ValueError as error:  # too late to be as if the batch had not been
+            self._turns.fail(error)
+        self._check_failure()
         self._waves.offer_between_blocks()
 
     def _stepped(self) -> None:
@@ -254,7 +254,7 @@ class Wavelet:
             self._face.publish(self._rule, self._forward.buffers)
 
     def _wait_until_idle(self) -> None:
-        if self._running and not self._waves.is_current_thread():
+        if self._running and self._waves.is_callers_thread():
             self._waves.wait(lambda: self._waves.idle)
 
     def _wait(self, ready: Callable[[], bool]) -> None:

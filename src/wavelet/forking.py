@@ -17,7 +17,10 @@ _engines: weakref.WeakSet[_Quiets] = weakref.WeakSet()
 
 
 def quiet_before_fork(engine: _Quiets) -> None:
-    """Let the waves of ``engine`` finish what they do before this process forks, as a data loader's workers do."""
+    """Let the waves of ``engine`` finish what they do before its caller forks, as a data loader's workers are made.
+
+    A fork in another thread waits for nothing: it has no say over what the caller's forward may be interrupted by.
+    """
     if not _engines and hasattr(os, "register_at_fork") and not _registered:
         os.register_at_fork(before=_wait_for_all)
         _registered.append(True)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from wavelet import arguments
 from wavelet.devices import Device, move, tensors_in
 from wavelet.devices.random_state import RandomState
+from wavelet.waves.hidden_state import refuse_hidden_state
 from wavelet.waves.wave import Wave
 
 __all__ = ["Forward", "Result"]
@@ -52,23 +53,21 @@ class Forward:
         self._autocast = autocast
         self._device = device
 
-    def run(self, wave: Wave, batch: Any, *, after_turns: bool, first: bool) -> Result:
-        """The forward of ``batch`` in ``wave``; ``first`` checks a replica that runs for the first time.
+    def run(self, wave: Wave, batch: Any, *, after_turns: bool) -> Result:
+        """The forward of ``batch`` in ``wave``, whose first two are watched for state that the model hides.
 
         If it raises, random state and buffers are as before.
         """
         device, replica = self._device, wave.replica
         random_state = RandomState(device)
-        plain_tensors = replica.plain_tensors() if first else {}
+        watching = refuse_hidden_state(replica.model) if wave.num_batches < 2 else nullcontext()
         num_compiled = _num_compiled()
         try:
             with device.forward(wave.index, after_turns=after_turns):
                 replica.buffers.load(self.buffers)
-                with self._autocasting():
+                with self._autocasting(), watching:
                     moved = move(batch, device.device)
                     loss, outputs = arguments.split_result(self._loss(replica.model, moved))
-                if first:
-                    arguments.check_plain_tensors(plain_tensors, replica.plain_tensors())
                 replica.buffers.save(self.buffers)
         except Exception:
             random_state.restore()

@@ -82,7 +82,7 @@ def load_into(engine: Wavelet, state: dict[str, Any]) -> None:
             for tensor, parameter in zip(saved, own, strict=True):
                 parameter.copy_(tensor)
     for copy, optimizer_state, applied in zip(rule.optimizers, state["optimizers"], state["applied"], strict=True):
-        copy.optimizer.load_state_dict(optimizer_state)
+        _load_optimizer(copy.optimizer, optimizer_state)
         copy.applied = applied
     rule.load_kept(_map_tensors(state["kept"], lambda tensor: tensor.to(device)))
     engine._forward.buffers[:] = _map_tensors(state["buffers"], lambda tensor: tensor.to(device))
@@ -103,6 +103,19 @@ def load_into(engine: Wavelet, state: dict[str, Any]) -> None:
 def _distinct_weights(engine: Wavelet) -> list[list[torch.nn.Parameter]]:
     """Each wave's weights; those of one wave where all waves share a storage."""
     return engine._rule.weights[:1] if engine._rule.shares_weights else engine._rule.weights
+
+
+def _load_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
+    """Load, and keep the types that were saved: torch casts states to the parameter's, so fp32 beside bf16 is lost."""
+    optimizer.load_state_dict(saved)
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for index, entries in saved.get("state", {}).items():
+        if isinstance(index, int) and isinstance(entries, dict) and index < len(parameters):
+            state = optimizer.state[parameters[index]]
+            for name, value in entries.items():
+                loaded = state.get(name)
+                if isinstance(value, Tensor) and isinstance(loaded, Tensor) and loaded.dtype != value.dtype:
+                    state[name] = value.to(loaded.device)
 
 
 def _groups(saved: dict[str, Any], optimizer: torch.optim.Optimizer) -> tuple[Any, Any]:

@@ -2,6 +2,8 @@
 
 import collections
 import copy
+import types
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -236,6 +238,53 @@ def test_state_in_the_parameter_group_is_the_optimizers_own(rule, drains):
     assert {k: v for k, v in optimizer.param_groups[0].items() if k != "params"} == {
         k: v for k, v in expected.items() if k != "params"
     }
+
+
+class Pair(NamedTuple):
+    slow: torch.Tensor
+    fast: torch.Tensor
+
+
+class Shapes(torch.optim.SGD):
+    """Keeps state in a set, a named tuple, a mapping of another kind, and second names of torch's own attributes."""
+
+    def __init__(self, parameters, lr):
+        super().__init__(parameters, lr=lr, momentum=0.9)
+        self.touched = set()
+        self.pair = Pair(torch.zeros(()), torch.zeros(()))
+        self.by_number = types.SimpleNamespace()
+        self.counts = collections.OrderedDict(steps=torch.zeros(()))
+        self.my_state, self.my_groups = self.state, self.param_groups
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        super().step()
+        self.touched.update(p for group in self.my_groups for p in group["params"])
+        self.pair = Pair(self.pair.fast, self.pair.fast + 1)
+        self.counts["steps"] += 1
+        for p in self.touched:
+            p.add_(self.my_state[p]["momentum_buffer"], alpha=1e-3 * float(self.pair.slow))
+
+
+@each_rule
+def test_attributes_of_every_kind_are_the_newest_after_a_drain(rule):
+    data = batches(9, size=6)
+    serial = Serial(small(), lambda p: Shapes(p, lr=0.05), rule=rule, waves=2)
+    model = small()
+    optimizer = Shapes(model.parameters(), lr=0.05)
+    with wavelet.Wavelet(model, optimizer, loss, update=rule, resync=None) as engine:
+        for batch in data:
+            engine.step(batch)
+            serial.step(batch)
+            engine.drain()
+            serial_weights, newest = serial.newest
+            assert optimizer.touched == ({*model.parameters()} if newest.touched else set())
+            assert optimizer.my_state is optimizer.state
+            assert optimizer.my_groups is optimizer.param_groups
+            assert isinstance(optimizer.counts, collections.OrderedDict)
+            if rule != "delayed":
+                assert (*optimizer.pair, optimizer.counts["steps"]) == (*newest.pair, newest.counts["steps"])
+            assert_same([p.detach() for p in model.parameters()], [p.detach() for p in serial_weights])
 
 
 class Lookahead(torch.optim.Optimizer):

@@ -355,53 +355,6 @@ def test_replicas_share_no_storage_with_each_other():
     assert len({t.untyped_storage().data_ptr() for t in tensors}) == len(tensors)
 
 
-# State in plain attributes.
-
-
-class Recurrent(nn.Module):
-    """Keeps its last output in a plain attribute, in one of several shapes."""
-
-    def __init__(self, kind):
-        super().__init__()
-        self.layer = nn.Linear(8, 4)
-        self.kind = kind
-        self.state = self._private = self.shaped(torch.zeros(6, 4))
-
-    def shaped(self, tensor):
-        return {"tuple": (tensor, 1), "dict": {"h": tensor}}.get(self.kind, tensor)
-
-    def plain(self):
-        return {"tuple": lambda s: s[0], "dict": lambda s: s["h"]}.get(self.kind, lambda s: s)(self.state)
-
-    def forward(self, x):
-        y = self.layer(x) + self.plain()
-        if self.kind == "in place":
-            self.state.copy_(y.detach())
-        elif self.kind == "private":
-            self._private = y.detach()
-        else:
-            self.state = self.shaped(y.detach())
-        return y
-
-
-@pytest.mark.parametrize("kind", ["tensor", "in place", "tuple", "dict", "private"])
-def test_a_tensor_in_a_plain_attribute_that_a_forward_changes_is_refused(kind):
-    """Each replica would have its own: the batches of one wave would never see what the other's left."""
-    model = Recurrent(kind)
-    with wavelet.Wavelet(model, momentum(model.parameters()), loss) as engine:
-        with pytest.raises(ValueError, match=r"the forward changes '(state|_private).*register_buffer"):
-            engine.step(batches(1, size=6)[0])
-
-
-def test_a_tensor_in_a_plain_attribute_that_stays_is_fine():
-    model = small()
-    model.scale = torch.ones(3)
-    model.table = [torch.ones(3)]
-    with wavelet.Wavelet(model, momentum(model.parameters()), loss) as engine:
-        for batch in batches(3):
-            engine.step(batch)
-
-
 class OwnMasks(nn.Module):
     """Draws from a generator of its own, which a replica would have a copy of."""
 

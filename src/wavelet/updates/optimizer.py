@@ -20,6 +20,8 @@ __all__ = ["OptimizerCopy", "check_optimizer", "stand_in"]
 
 Mapped = dict[int, Any]
 
+_TORCHS_OWN = {"state", "param_groups", "defaults"}
+
 
 def check_optimizer(optimizer: Optimizer, model: nn.Module) -> None:
     """Refuse optimizers that waves cannot run.
@@ -104,15 +106,25 @@ class OptimizerCopy:
             face: the user's optimizer.
             wanted: the user's entries; one that was changed and not applied yet stays as the user wrote it.
         """
-        back = {id(own): theirs for theirs, own in zip(self._theirs, self.own, strict=True)}
-        for shown_optimizer, optimizer in zip(_family(face), _family(self.optimizer), strict=True):
-            _show(optimizer, shown_optimizer, back)
+        back: Mapped = {id(own): theirs for theirs, own in zip(self._theirs, self.own, strict=True)}
+        pairs = list(zip(_family(face), _family(self.optimizer), strict=True))
+        for shown, newest in pairs:
+            state = {back.get(id(key), key): value for key, value in newest.state.items()}
+            shown.state.clear()
+            shown.state.update(state)
+            back[id(newest)] = shown
+            for name in _TORCHS_OWN & vars(newest).keys():  # a second name of one of these stays one
+                back[id(vars(newest)[name])] = vars(shown)[name]
+        for shown, newest in pairs:
+            for name, value in vars(newest).items():
+                if name not in _TORCHS_OWN and not name.endswith("_hooks") and not callable(value):
+                    vars(shown)[name] = _copy(value, back)
         groups = zip(face.param_groups, self.optimizer.param_groups, self.applied, wanted, strict=True)
-        for shown, group, applied, users in groups:
+        for shown_group, group, applied, users in groups:
             entries = {name: value for name, value in group.items() if name != "params"}
             for name, value in changed_entries(applied, entries).items():
                 if name not in users or (name in applied and same_value(users[name], applied[name])):
-                    shown[name] = _clone(value)
+                    shown_group[name] = _clone(value)
 
     def states(self) -> Iterator[tuple[nn.Parameter, dict[str, Any]]]:
         """The parameters that have optimizer state, with it, in a fixed order."""
@@ -148,38 +160,6 @@ def _family(optimizer: Optimizer) -> list[Optimizer]:
 
     look([value for name, value in vars(optimizer).items() if name not in ("state", "param_groups")])
     return found
-
-
-def _show(newest: Optimizer, face: Optimizer, back: Mapped) -> None:
-    """Make the state of ``newest`` that of ``face``, and its other attributes too: the same tensors."""
-    state = {back.get(id(key), key): value for key, value in newest.state.items()}
-    face.state.clear()
-    face.state.update(state)
-    for name, value in vars(newest).items():
-        if name not in ("state", "param_groups", "defaults", "step") and not name.endswith("_hooks"):
-            vars(face)[name] = _aliased(value, vars(face).get(name), back)
-
-
-def _aliased(value: Any, shown: Any, back: Mapped) -> Any:
-    if isinstance(value, Tensor):
-        return back.get(id(value), value)
-    if isinstance(value, Optimizer):
-        return shown
-    if isinstance(value, dict):
-        new = copy.copy(value)
-        new.clear()
-        new.update((_key(key, back), _aliased(item, None, back)) for key, item in value.items())
-        return new
-    if isinstance(value, (list, deque)):
-        if any(isinstance(item, Optimizer) for item in value):
-            return shown
-        listed = copy.copy(value)
-        listed.clear()
-        listed.extend(_aliased(item, None, back) for item in value)
-        return listed
-    if type(value) is tuple and any(isinstance(item, (Tensor, Optimizer)) for item in value):
-        return tuple(_aliased(item, None, back) for item in value) if shown is None else shown
-    return shown if isinstance(value, MethodType) else value
 
 
 def _copy_optimizer(original: Optimizer, mapped: Mapped) -> Optimizer:

@@ -28,6 +28,7 @@ class WaveGroup:
     def __init__(self, replicas: Sequence[Replica], rule: UpdateRule, device: Device, timeout: float) -> None:
         self.turns = Turns(timeout)
         self._offers = False
+        self._caller: threading.Thread | None = None
         self.waves = [Wave(index, replica, rule, self.turns, device) for index, replica in enumerate(replicas)]
 
     def __getitem__(self, index: int) -> Wave:
@@ -38,12 +39,13 @@ class WaveGroup:
         """Whether no batch is in flight."""
         return all(wave.idle for wave in self.waves)
 
-    def is_current_thread(self) -> bool:
-        """Whether this is one of the waves' own threads."""
-        return any(wave.thread is threading.current_thread() for wave in self.waves)
+    def is_callers_thread(self) -> bool:
+        """Whether this thread is the one that hands in batches: the only one that may lend the baton."""
+        return self._caller is threading.current_thread()
 
     def start(self) -> None:
-        """Start the threads that do not run yet."""
+        """Start the threads that do not run yet; this thread will hand in batches."""
+        self._caller = threading.current_thread()
         for wave in self.waves:
             if wave.thread is None:
                 wave.start()

@@ -14,10 +14,10 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from wavelet.waves.buffers import BufferSlots
 from wavelet.waves.compiling import compile_as, compile_blocks
+from wavelet.waves.hidden_state import plain_values
 
 __all__ = ["Replica", "check_model", "make_replicas"]
 
-_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 _ADVICE = "pass replicate=, a function that builds a fresh model of the same structure"
 
 
@@ -46,37 +46,6 @@ class Replica:
             self._trainable = trainable
             for parameter, requires_grad in zip(self.parameters, trainable, strict=True):
                 parameter.requires_grad_(requires_grad)
-
-    def plain_tensors(self) -> dict[str, tuple[int, int]]:
-        """Tensors held in plain attributes of modules: name → (identity, version). A forward must not change them.
-
-        Without those that a forward has computed from weights (old-style weight_norm), which are no state.
-        """
-        return {
-            name: (id(value), value._version)
-            for name, value in plain_values(self.model, Tensor)
-            if value.grad_fn is None and not value.is_inference()
-        }
-
-
-def plain_values(model: nn.Module, kind: Any) -> Iterator[tuple[str, Any]]:
-    """Named objects of a kind in plain attributes of modules, also in lists, tuples and dicts there."""
-    for prefix, module in model.named_modules():
-        for attribute, value in module.__dict__.items():
-            if attribute not in _OF_EVERY_MODULE:
-                name = f"{prefix}.{attribute}" if prefix else attribute
-                yield from _values_in(name, value, kind)
-
-
-def _values_in(name: str, value: Any, kind: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, kind):
-        yield name, value
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield from _values_in(f"{name}[{key}]", item, kind)
-    elif isinstance(value, (list, tuple)):
-        for index, item in enumerate(value):
-            yield from _values_in(f"{name}[{index}]", item, kind)
 
 
 def check_model(model: nn.Module, *, num_waves: int) -> torch.device:
