@@ -26,24 +26,28 @@ def momentum(parameters):
     return torch.optim.SGD(parameters, lr=0.05, momentum=0.9, weight_decay=0.01)
 
 
-def autocasting(model, batch):
-    with torch.autocast("cpu", torch.bfloat16):
-        return loss(model, batch)
+def autocasting_to(dtype):
+    def autocasting(model, batch):
+        with torch.autocast("cpu", dtype):
+            return loss(model, batch)
+
+    return autocasting
 
 
 # Autocast.
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @each_rule_in_2_and_3_waves
-def test_autocast_equals_a_plain_autocast(rule, waves):
+def test_autocast_equals_a_plain_autocast(rule, waves, dtype):
     data = batches(12, size=6)
     model = small()
     torch.manual_seed(3)
-    serial = Serial(model, momentum, rule=rule, waves=waves, loss=autocasting)
+    serial = Serial(model, momentum, rule=rule, waves=waves, loss=autocasting_to(dtype))
     expected = [serial.step(batch) for batch in data]
     torch.manual_seed(3)
     with wavelet.Wavelet(
-        model, momentum(model.parameters()), loss, waves=waves, update=rule, resync=None, autocast=torch.bfloat16
+        model, momentum(model.parameters()), loss, waves=waves, update=rule, resync=None, autocast=dtype
     ) as engine:
         steps = [engine.step(batch) for batch in data]
     assert [step.loss for step in steps] == expected
