@@ -1,0 +1,8 @@
+"""Schedules as data: which block waits for what, what that costs in bytes and seconds, and the search for the best."""
+
+from wavelet.planning.chain import Chain
+from wavelet.planning.interlock import Interlock, least_budget, worst_state
+from wavelet.planning.search import best_interlock
+from wavelet.planning.simulate import seconds_per_batch
+
+__all__ = ["Chain", "Interlock", "best_interlock", "least_budget", "seconds_per_batch", "worst_state"]
