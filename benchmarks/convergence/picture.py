@@ -26,10 +26,11 @@ __all__ = ["draw_drifts", "draw_losses"]
 
 COLOURS = {
     Rule("synchronous"): "black",
-    Rule("neighbour", AUTO_RESYNC): "tab:blue",
-    Rule("neighbour"): "tab:orange",
+    Rule("neighbour", 1): "tab:brown",
     Rule("neighbour", 2): "tab:cyan",
-    Rule("neighbour", 32): "tab:purple",
+    Rule("neighbour", 8): "tab:purple",
+    Rule("neighbour", 32): "tab:blue",
+    Rule("neighbour"): "tab:orange",
     Rule("delayed"): "tab:red",
     Rule("delayed", None, 0.5): "tab:green",
 }
@@ -40,7 +41,7 @@ def draw_losses(store: Store, path: Path) -> None:
     """For each case: the loss with a band of one standard deviation, and below it the paired differences."""
     cases = tuned_cases(store)
     figure, grid = pyplot.subplots(
-        2, len(cases), figsize=(4.4 * len(cases), 6.6), sharex="col", squeeze=False, layout="constrained"
+        2, len(cases), figsize=(3.8 * len(cases), 6.6), sharex="col", squeeze=False, layout="constrained"
     )
     for column, case in enumerate(cases):
         for rule in (rule for rule in IN_LOSSES if rule in rules(store, case)):
@@ -59,7 +60,7 @@ def draw_losses(store: Store, path: Path) -> None:
 def draw_drifts(store: Store, path: Path) -> None:
     """For each case the L2 distance of the waves' weights, mean over seeds, with a band from lowest to highest."""
     cases = tuned_cases(store)
-    figure, grid = pyplot.subplots(1, len(cases), figsize=(4.4 * len(cases), 3.8), squeeze=False, layout="constrained")
+    figure, grid = pyplot.subplots(1, len(cases), figsize=(3.8 * len(cases), 3.8), squeeze=False, layout="constrained")
     for case, axes in zip(cases, grid[0], strict=True):
         for rule in (rule for rule in COLOURS if rule in rules(store, case) and rule.rule != "synchronous"):
             records = [record for _, record in paired(store, case, rule)]

@@ -45,7 +45,7 @@ class Case:
 LOW = 0.5
 JOBS = ("char-lstm", "char-gpt", "digits-cnn")
 CASES = (*(Case(job) for job in JOBS), Case("char-lstm", LOW), Case("char-gpt", LOW))
-BATCHES = {"char-lstm": (8, 800), "char-gpt": (4, 1000), "digits-cnn": (16, 360)}
+BATCHES = {"char-lstm": (8, 2400), "char-gpt": (4, 2000), "digits-cnn": (16, 720)}
 """For each job: samples in a batch, and batches in a run. An update of the plain loop uses two batches."""
 FIRST_RATES = {
     Case("char-lstm"): (4e-3, 8e-3, 0.016),
@@ -58,7 +58,7 @@ FIRST_RATES = {
 TUNING_SEED = 100
 SEEDS = (1, 2, 3, 4, 5)
 STUDY_SEEDS = (1, 2)
-RESYNCS = (None, 2, 32)
+RESYNCS = (None, 2, 8)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ __all__ = ["prepare", "share_of_rate", "train"]
 EVALUATE_AT = (0.1, 0.3, 0.6, 0.8, 1.0)
 RISING_SHARE = 0.1
 CONSTANT_UNTIL = 0.6
-DRIFT_EVERY = 7  # rounds: prime to every resync of the study, so both sides of a resync are seen
+DRIFT_EVERY = 23  # rounds: prime to every resync of the study, so both sides of a resync are seen
 VALIDATION_BATCHES = 8  # of the texts; the digits have 6
 WAVES = 2
 

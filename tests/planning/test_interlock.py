@@ -18,38 +18,41 @@ def chains(draw, max_blocks=4):
     def row():
         return tuple(draw(small) for _ in range(num_blocks))
 
-    return Chain(
-        row(),
-        row(),
-        row(),
-        row(),
-        draw(small),
-        (1.0,) * num_blocks,
-        (2.0,) * num_blocks,
-        draw(st.sampled_from([0.0, 1.0])),
-    )
+    parts = {
+        "saved": row(),
+        "gradients": row(),
+        "forward_transient": row(),
+        "backward_transient": row(),
+        "update_transient": draw(small),
+    }
+    seconds = {
+        "forward_seconds": (1.0,) * num_blocks,
+        "backward_seconds": (2.0,) * num_blocks,
+        "update_seconds": draw(st.sampled_from([0.0, 1.0])),
+    }
+    return Chain.of_parts(**parts, **seconds), parts
 
 
-def walk(chain, table):
+def walk(parts, table):
     """The most bytes in any state that can be reached, one event at a time, from five batches that have not begun.
 
     A batch's place: 0 to L rising (in that block), then L + 1 + i where i counts what its backward has left, up to
     2L + 1, and 2L + 2 once its turn is done.
     """
-    num_blocks, waves = chain.num_blocks, len(table[0]) + 1
+    num_blocks, waves = len(table), len(table[0]) + 1
     count = waves + 3
 
     def held(place):
         if place <= num_blocks:
-            return 0 if place == 0 else sum(chain.saved[:place]) + chain.forward_transient[place - 1]
+            return 0 if place == 0 else sum(parts["saved"][:place]) + parts["forward_transient"][place - 1]
         left = place - num_blocks - 1
         if left == num_blocks + 1:
             return 0
-        gradients = sum(chain.gradients[num_blocks - left :]) if left else 0
+        gradients = sum(parts["gradients"][num_blocks - left :]) if left else 0
         if left == num_blocks:
-            return gradients + chain.update_transient
+            return gradients + parts["update_transient"]
         block = num_blocks - left - 1
-        return sum(chain.saved[: block + 1]) + gradients + chain.backward_transient[block]
+        return sum(parts["saved"][: block + 1]) + gradients + parts["backward_transient"][block]
 
     def may_step(places, n):
         place, end = places[n], 2 * num_blocks + 2
@@ -79,7 +82,8 @@ def walk(chain, table):
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(chains(), st.data())
-def test_the_worst_state_is_that_of_a_walk_through_all_interleavings(chain, data):
+def test_the_worst_state_is_that_of_a_walk_through_all_interleavings(drawn, data):
+    chain, parts = drawn
     waves = data.draw(st.sampled_from([2, 2, 3])) if chain.num_blocks <= 2 else 2
     columns = [
         sorted(
@@ -90,7 +94,7 @@ def test_the_worst_state_is_that_of_a_walk_through_all_interleavings(chain, data
         for _ in range(waves - 1)
     ]
     table = Interlock(tuple(zip(*columns, strict=True)))
-    assert least_budget(chain, table) == walk(chain, table.entries)
+    assert least_budget(chain, table) == walk(parts, table.entries)
 
 
 def all_tables(num_blocks, waves):
@@ -101,11 +105,12 @@ def all_tables(num_blocks, waves):
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(chains(max_blocks=3), st.sampled_from([1.0, 1.1, 1.3, 1.6, 2.0]))
-def test_two_waves_get_the_fastest_of_all_tables_that_fit(chain, ratio):
+def test_two_waves_get_the_fastest_of_all_tables_that_fit(drawn, ratio):
+    chain, parts = drawn
     budget = int(chain.peak * ratio)
     found = best_interlock(chain, 2, budget)
-    assert walk(chain, found.entries) <= budget
-    fitting = [table for table in all_tables(chain.num_blocks, 2) if walk(chain, table.entries) <= budget]
+    assert walk(parts, found.entries) <= budget
+    fitting = [table for table in all_tables(chain.num_blocks, 2) if walk(parts, table.entries) <= budget]
     assert seconds_per_batch(chain, found) == min(seconds_per_batch(chain, table) for table in fitting)
     assert all(mine <= other for table in fitting for mine, other in zip(found.entries, table.entries, strict=True)), (
         "the least table of all"
@@ -114,10 +119,11 @@ def test_two_waves_get_the_fastest_of_all_tables_that_fit(chain, ratio):
 
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(chains(max_blocks=2), st.sampled_from([1.0, 1.2, 1.6, 2.0, 2.6, 3.0]))
-def test_three_waves_fit_and_no_entry_can_be_lowered(chain, ratio):
+def test_three_waves_fit_and_no_entry_can_be_lowered(drawn, ratio):
+    chain, parts = drawn
     budget = int(chain.peak * ratio)
     found = best_interlock(chain, 3, budget)
-    assert walk(chain, found.entries) <= budget
+    assert walk(parts, found.entries) <= budget
     for block, back in product(range(chain.num_blocks), range(2)):
         lowered = [list(entry) for entry in found.entries]
         lowered[block][back] -= 1
@@ -125,12 +131,12 @@ def test_three_waves_fit_and_no_entry_can_be_lowered(chain, ratio):
             table = Interlock(tuple(map(tuple, lowered)))
         except ValueError:
             continue
-        assert walk(chain, table.entries) > budget
+        assert walk(parts, table.entries) > budget
 
 
 def uniform(num_blocks, ratio):
     """Forward 1 unit and backward 2 in all, no gradients: as the interlock of a budget of ``ratio`` batches."""
-    chain = Chain(
+    chain = Chain.of_parts(
         (1,) * num_blocks,
         (0,) * num_blocks,
         forward_seconds=(1 / num_blocks,) * num_blocks,
@@ -152,10 +158,10 @@ def test_one_wave_takes_forward_and_backward():
 
 def test_the_naive_rules_counterexamples():
     """What gradients grow to while activations shrink, and what two waves hold that only wait for backward."""
-    growing = Chain((1, 1), (0, 3))
+    growing = Chain.of_parts((1, 1), (0, 3))
     assert least_budget(growing, Interlock(((0,), (0,)))) == 8
     assert least_budget(growing, best_interlock(growing, 2, 5)) <= 5
-    waiting = Chain((2, 2), (1, 1))
+    waiting = Chain.of_parts((2, 2), (1, 1))
     assert waiting.peak == 4
     assert least_budget(waiting, Interlock(((2,), (2,)))) == 6
     assert least_budget(waiting, best_interlock(waiting, 2, 4)) == 4
@@ -163,7 +169,7 @@ def test_the_naive_rules_counterexamples():
 
 def test_a_budget_below_one_batch_is_refused():
     with pytest.raises(ValueError, match="one batch alone needs 4 bytes"):
-        best_interlock(Chain((2, 2), (0, 0)), 2, 3)
+        best_interlock(Chain.of_parts((2, 2), (0, 0)), 2, 3)
 
 
 @pytest.mark.parametrize("entries", [(), ((0,), (0, 0)), ((3,), (2,)), ((0,), (4,)), ((-1,), (0,))])
