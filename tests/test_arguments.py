@@ -2,13 +2,14 @@
 
 import threading
 
+import numpy
 import pytest
 import torch
 from torch import nn
 
 import wavelet
 
-from .models import loss, mlp
+from .models import batches, loss, mlp
 
 
 def make(model=None, optimizer=None, loss_function=loss, **options):
@@ -32,13 +33,23 @@ def make(model=None, optimizer=None, loss_function=loss, **options):
             {"resync": 4, "update": "delayed"},
             "resync=4 has no meaning under update='delayed', where waves do not drift",
         ),
-        ({"clip_grad_norm": 0}, "clip_grad_norm=0 would stop training: use a number above 0, or None."),
-        ({"clip_grad_norm": -1.0}, "clip_grad_norm=-1.0 would stop training"),
-        ({"clip_grad_norm": float("nan")}, "clip_grad_norm=nan would stop training"),
+        ({"clip_grad_norm": 0}, "clip_grad_norm=0 makes no sense: use a number above 0, or None."),
+        ({"clip_grad_norm": -1.0}, "clip_grad_norm=-1.0 makes no sense"),
+        ({"clip_grad_norm": float("nan")}, "clip_grad_norm=nan makes no sense"),
         ({"autocast": torch.float32}, "autocast=torch.float32 is not a lower precision: use torch.bfloat16"),
         ({"autocast": "bf16"}, "autocast=bf16 is not a lower precision: use torch.bfloat16"),
-        ({"timeout": 0}, "timeout=0 must be a number of seconds above 0."),
-        ({"timeout": float("nan")}, "timeout=nan must be a number of seconds above 0."),
+        ({"clip_grad_norm": "1"}, "clip_grad_norm='1' makes no sense"),
+        ({"clip_grad_norm": True}, "clip_grad_norm=True makes no sense"),
+        ({"timeout": 0}, "timeout=0 makes no sense: use a number of seconds above 0."),
+        ({"timeout": float("nan")}, "timeout=nan makes no sense"),
+        ({"timeout": None}, "timeout=None makes no sense"),
+        ({"timeout": "5"}, "timeout='5' makes no sense"),
+        ({"update": ["neighbour"]}, "update=['neighbour'] is not known"),
+        ({"update": {}}, "update={} is not known"),
+        ({"resync": numpy.array([1, 2])}, "resync=array([1, 2]) makes no sense"),
+        ({"compile": "x"}, "compile='x' makes no sense: use True or False."),
+        ({"scheduler": 1}, "scheduler is a int: it must be a learning-rate scheduler, or None."),
+        ({"scheduler": object()}, "scheduler is a object: it must be a learning-rate scheduler, or None."),
         ({"streams": "many"}, "streams='many' is not known: use one of 'auto', 'separate', 'shared'."),
         ({"grad_scaler": 1024.0}, "grad_scaler is a float: it must be a torch.amp.GradScaler."),
         ({"loss_function": None}, "loss is a NoneType: it must be a function of (model, batch)."),
@@ -49,6 +60,33 @@ def test_an_argument_that_makes_no_sense(options, sentence):
     with pytest.raises(ValueError) as refusal:
         make(**options)
     assert sentence in str(refusal.value)
+
+
+@pytest.mark.parametrize("timeout", [float("inf"), 1e300, numpy.float32(60)])
+def test_timeouts_without_a_limit_and_of_numpy_work(timeout):
+    with make(timeout=timeout) as engine:
+        for batch in batches(4):
+            engine.step(batch)
+
+
+def test_an_engine_made_under_inference_mode():
+    with torch.inference_mode(), pytest.raises(ValueError, match=r"inference_mode.*make it outside"):
+        make()
+
+
+def test_parameters_in_the_same_memory():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    model[1].weight = nn.Parameter(model[0].weight.data)
+    with pytest.raises(ValueError, match=r"'0.weight' and '1.weight' are different parameters in the same memory"):
+        make(model)
+
+
+def test_parameters_side_by_side_in_one_memory_are_fine():
+    """As the weights of an LSTM on a GPU are."""
+    model = nn.Sequential(nn.Linear(8, 4, bias=False), nn.Linear(4, 4, bias=False))
+    memory = torch.randn(48)
+    model[0].weight, model[1].weight = nn.Parameter(memory[:32].view(4, 8)), nn.Parameter(memory[32:].view(4, 4))
+    make(model).close()
 
 
 def test_an_unknown_argument_is_a_type_error():

@@ -238,3 +238,43 @@ def test_a_model_frozen_whole_is_an_error_that_passes():
             face.step(batches(1)[0])
         face.model.requires_grad_(True)
         face.step(batches(1)[0])
+
+
+# Plain attributes.
+
+
+class Annealed(nn.Module):
+    """Has a temperature that the user changes, and a counter that the forward changes."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.drop = nn.Linear(8, 4), nn.Dropout(0.1)
+        self.temperature, self.count = 1.0, 0
+
+    def forward(self, x):
+        self.count += 1
+        return self.drop(self.layer(x)) / self.temperature
+
+
+@each_rule_in_2_and_3_waves
+def test_numbers_that_the_user_changes_on_modules(rule, waves):
+    """A schedule of temperatures and of dropout; what the forward counts itself is left alone."""
+
+    def act(n, hand):
+        hand.model.temperature = 1 + n / 4
+        hand.model.drop.p = 0.5 if n % 3 else 0.0
+
+    compare(rule, waves, act, model=Annealed, drains=(5,))
+
+
+@each_rule
+def test_an_optimizer_state_that_is_cleared_after_a_drain(rule):
+    def act(n, hand):
+        if n == 7:
+            if isinstance(hand, Face):
+                hand.engine.drain()
+            for _, optimizer in hand.pairs:
+                optimizer.state.clear()
+
+    compare(rule, 2, act, make_optimizer=adam)

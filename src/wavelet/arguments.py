@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -28,6 +29,7 @@ def check(
     clip_grad_norm: float | None,
     autocast: torch.dtype | None,
     timeout: float,
+    compile: bool,
 ) -> UpdateSettings:
     """The settings of the update rule, once every number makes sense.
 
@@ -36,25 +38,31 @@ def check(
     """
     _check_count("waves", waves)
     _check_count("accumulate", accumulate)
-    if update not in RULES:
+    if not isinstance(update, str) or update not in RULES:
         raise ValueError(f"update={update!r} is not known: use one of {', '.join(map(repr, RULES))}.")
-    if resync not in ("auto", None):
+    if resync is not None and not (isinstance(resync, str) and resync == "auto"):
         _check_count("resync", resync)
         if update != "neighbour":
             raise ValueError(
                 f"resync={resync} has no meaning under update={update!r}, where waves do not drift apart: leave it out."
             )
-    if clip_grad_norm is not None and not clip_grad_norm > 0:
-        raise ValueError(f"clip_grad_norm={clip_grad_norm} would stop training: use a number above 0, or None.")
+    if clip_grad_norm is not None and not _is_number_above_0(clip_grad_norm):
+        raise ValueError(f"clip_grad_norm={clip_grad_norm!r} makes no sense: use a number above 0, or None.")
     if autocast is not None and autocast not in (torch.bfloat16, torch.float16):
         raise ValueError(f"autocast={autocast} is not a lower precision: use torch.bfloat16 or torch.float16, or None.")
-    if not timeout > 0:
-        raise ValueError(f"timeout={timeout} must be a number of seconds above 0.")
+    if not _is_number_above_0(timeout):
+        raise ValueError(f"timeout={timeout!r} makes no sense: use a number of seconds above 0.")
+    if not isinstance(compile, bool):
+        raise ValueError(f"compile={compile!r} makes no sense: use True or False.")
     every = AUTO_RESYNC if resync == "auto" else resync
     if update != "neighbour" or waves == 1:
         every = None
     assert every is None or isinstance(every, int)
     return UpdateSettings(accumulate=accumulate, clip_grad_norm=clip_grad_norm, resync=every)
+
+
+def _is_number_above_0(value: object) -> bool:
+    return isinstance(value, (int, float, numpy.floating)) and not isinstance(value, bool) and bool(value > 0)
 
 
 def _check_count(name: str, value: object) -> None:
@@ -78,8 +86,12 @@ def check_objects(
         raise ValueError(f"replicate is a {type(replicate).__name__}: it must be a function that builds a fresh model.")
     if grad_scaler is not None and not isinstance(grad_scaler, torch.amp.GradScaler):
         raise ValueError(f"grad_scaler is a {type(grad_scaler).__name__}: it must be a torch.amp.GradScaler.")
+    if torch.is_inference_mode_enabled():
+        raise ValueError("the engine was made under torch.inference_mode(), where nothing can train: make it outside.")
     if scheduler is None:
         return
+    if not callable(getattr(scheduler, "step", None)):
+        raise ValueError(f"scheduler is a {type(scheduler).__name__}: it must be a learning-rate scheduler, or None.")
     if isinstance(scheduler, ReduceLROnPlateau):
         raise ValueError("ReduceLROnPlateau needs a metric: call its step(metric) yourself after engine.step(batch).")
     if getattr(scheduler, "optimizer", optimizer) is not optimizer:

@@ -79,14 +79,14 @@ class Wavelet:
         replicate: Callable[[], nn.Module] | None = None,
         timeout: float = 300.0,
     ) -> None:
-        settings = arguments.check(waves, update, accumulate, resync, clip_grad_norm, autocast, timeout)
+        settings = arguments.check(waves, update, accumulate, resync, clip_grad_norm, autocast, timeout, compile)
         arguments.check_objects(model, optimizer, loss, scheduler, grad_scaler, replicate)
         self.waves, self.update, self.accumulate = waves, update, accumulate
         self._device = make_device(check_model(model, num_waves=waves), waves, streams)
         check_optimizer(optimizer, model)
         replicas = make_replicas(model, waves, replicate, compile=compile)
         self._face = Face(model, optimizer)
-        self._forward = Forward(loss, autocast, self._device, BufferSlots(model).clone())
+        self._forward = Forward(loss, autocast, self._device, BufferSlots(model).clone(), self._face.parameters)
         self._scheduler = scheduler
         self._rule = RULES[update](
             [replica.parameters for replica in replicas],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch.optim import Optimizer
 from wavelet.fingerprint import fingerprint
 from wavelet.updates import HyperParameters, UpdateRule, changed_entries, read_hyper_parameters
 from wavelet.waves.buffers import BufferSlots
+from wavelet.waves.hidden_state import plain_attributes
 from wavelet.waves.replica import Replica
 
 __all__ = ["Face"]
@@ -32,10 +34,13 @@ class Face:
         self.parameters: list[nn.Parameter] = list(model.parameters())
         self._names = [name for name, _ in model.named_parameters()]
         self._modules = list(model.modules())
+        self._attributes = list(plain_attributes(self._modules))
+        self._first_attributes = self._read_attributes()
         self._buffers = BufferSlots(model)
         self._seen = self._wanted = read_hyper_parameters(optimizer)
         self._remember_groups()
         self._prints: list[Tensor] = []
+        self._states: dict[Any, Any] = {}
 
     # Read before each batch.
 
@@ -74,7 +79,8 @@ class Face:
         self._remember_groups()
 
     def apply_modes(self, replica: Replica) -> None:
-        """Make ``train``/``eval`` and ``requires_grad`` of an idle wave's replica those of the face."""
+        """Make modes, ``requires_grad`` and plain attributes of an idle wave's replica those of the face."""
+        replica.set_attributes(self._attributes, self._first_attributes, self._read_attributes())
         replica.set_modes(
             training=[module.training for module in self._modules],
             trainable=[parameter.requires_grad for parameter in self.parameters],
@@ -105,6 +111,7 @@ class Face:
         self._buffers.load(buffers)
         if rule.loss_scale is not None:
             rule.loss_scale.publish()
+        self._states = dict(self.optimizer.state)
         self._prints = [] if final else [fingerprint(parameter) for parameter in self.parameters]
 
     def show_loaded(self, wanted: HyperParameters) -> None:
@@ -132,9 +139,14 @@ class Face:
                 )
             if not torch.equal(fingerprint(parameter), before):
                 rule.write(index, parameter.data)
+        if not _same_entries(self.optimizer.state, self._states) and not self._loaded():
+            rule.adopt_optimizer(self.optimizer)
         self._buffers.save(buffers)
         if rule.loss_scale is not None:
             rule.loss_scale.adopt()
+
+    def _read_attributes(self) -> list[Any]:
+        return [vars(self._modules[index]).get(name) for index, name in self._attributes]
 
     def _remember_groups(self) -> None:
         self._members = self._group_members()
@@ -150,3 +162,8 @@ class Face:
 
     def _group_members(self) -> list[list[int]]:
         return [[id(parameter) for parameter in group["params"]] for group in self.optimizer.param_groups]
+
+
+def _same_entries(now: Mapping[Any, Any], before: Mapping[Any, Any]) -> bool:
+    """Whether the same keys have the very same values."""
+    return len(now) == len(before) and all(now.get(key) is value for key, value in before.items())

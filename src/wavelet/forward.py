@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from wavelet import arguments
 from wavelet.devices import Device, move, tensors_in
 from wavelet.devices.random_state import RandomState
+from wavelet.leaves import check_leaves
 from wavelet.waves.hidden_state import refuse_hidden_state
 from wavelet.waves.wave import Wave
 
@@ -43,31 +44,41 @@ class Forward:
         autocast: the lower precision, if any.
         device: where it runs.
         buffers: the snapshot to start from; written after each forward.
+        face: the parameters of the user's own model.
     """
 
     def __init__(
-        self, loss: LossFunction, autocast: torch.dtype | None, device: Device, buffers: list[Tensor | None]
+        self,
+        loss: LossFunction,
+        autocast: torch.dtype | None,
+        device: Device,
+        buffers: list[Tensor | None],
+        face: list[nn.Parameter],
     ) -> None:
         self.buffers = buffers
         self._loss = loss
         self._autocast = autocast
         self._device = device
+        self._face = face
+        self._num_waves = device.num_waves
 
     def run(self, wave: Wave, batch: Any, *, after_turns: bool) -> Result:
-        """The forward of ``batch`` in ``wave``, whose first two are watched for state that the model hides.
+        """The forward of ``batch`` in ``wave``, whose first two are looked at more closely.
 
         If it raises, random state and buffers are as before.
         """
         device, replica = self._device, wave.replica
         random_state = RandomState(device)
-        watching = refuse_hidden_state(replica.model) if wave.num_batches < 2 else nullcontext()
+        watched = wave.num_batches < 2 and self._num_waves > 1
         num_compiled = _num_compiled()
         try:
             with device.forward(wave.index, after_turns=after_turns):
                 replica.buffers.load(self.buffers)
-                with self._autocasting(), watching:
+                with self._autocasting(), refuse_hidden_state(replica.model) if watched else nullcontext():
                     moved = move(batch, device.device)
                     loss, outputs = arguments.split_result(self._loss(replica.model, moved))
+                if wave.num_batches == 0:
+                    check_leaves(loss, replica.parameters, self._face, moved, num_waves=self._num_waves)
                 replica.buffers.save(self.buffers)
         except Exception:
             random_state.restore()

@@ -57,7 +57,8 @@ class Step:
         self._raise_if_lost()
 
     def __repr__(self) -> str:
-        return f"<Step {self.number}, {'done' if self.done else 'in flight'}>"
+        state = "done" if self.done else "lost" if self._turns.lost(self.number) else "in flight"
+        return f"<Step {self.number}, {state}>"
 
     def _raise_if_lost(self) -> None:
         if not self._task.done and self._turns.lost(self.number):

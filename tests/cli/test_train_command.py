@@ -1,6 +1,7 @@
 """`wavelet train`: what it shows and writes, what it refuses, and how it fails."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -131,6 +132,26 @@ def test_an_existing_file_is_overwritten_by_force_alone(wavelet, tiny, tmp_path)
     (tmp_path / "out.json").write_text("old")
     assert wavelet("train", tiny, "--json", "out.json", "--force").returncode == 0
     assert json.loads((tmp_path / "out.json").read_text())["command"] == "train"
+
+
+def test_a_validation_that_raises_loses_nothing(wavelet, tmp_path):
+    path = write_job(tmp_path / "late.py", loss="mse_loss(model(batch[0]), batch[1]) if model.training else 1 / 0")
+    done = wavelet("train", path, "--json", "out.json")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "wavelet: the run failed: ZeroDivisionError: division by zero"
+    assert "samples/s" in done.stdout
+    result = json.loads((tmp_path / "out.json").read_text())
+    assert result["steps"] == len(result["losses"]) == 4
+    assert result["validation_loss"] is None
+
+
+def test_a_closed_pipe_and_a_poor_terminal_lose_nothing(tiny, tmp_path):
+    command = f"{sys.executable} -m wavelet train {tiny} --json"
+    subprocess.run(f"{command} closed.json | true", shell=True, cwd=tmp_path, stderr=subprocess.DEVNULL, check=True)
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    subprocess.run(f"{command} ascii.json", shell=True, cwd=tmp_path, env=environment, check=True)
+    for name in ("closed.json", "ascii.json"):
+        assert json.loads((tmp_path / name).read_text())["steps"] == 4
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")

@@ -187,4 +187,23 @@ def test_evaluation_needs_validation_data():
     with pytest.raises(ValueError, match="no validation data"):
         make().evaluate()
     with pytest.raises(ValueError, match="yielded no batch"):
-        make(validation=[]).evaluate()
+        make(validation=Sometimes()).evaluate()
+
+
+class Sometimes:
+    """Something that can be gone through, and has nothing."""
+
+    def __iter__(self):
+        return iter(())
+
+
+@pytest.mark.parametrize("name", ["loader", "validation"])
+def test_what_can_be_gone_through_only_once_is_refused(name):
+    """Or training would end in the middle, at the second pass."""
+    with pytest.raises(ValueError, match=f"{name}=.* is not possible: give a loader or a list"):
+        make(**{name: iter([torch.ones(4, 3)])})
+
+
+def test_an_empty_list_of_validation_batches_is_refused_before_training():
+    with pytest.raises(ValueError, match=r"validation=\[\] is not possible: give .* at least one batch"):
+        make(validation=[])

@@ -1,6 +1,8 @@
 """A JSON file is refused before the work, never seen half written, and holds no NaN."""
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 
@@ -39,3 +41,24 @@ def test_refusals(tmp_path):
         JsonFile(tmp_path / "missing" / "result.json")
     with pytest.raises(ValueError, match="is a folder"):
         JsonFile(tmp_path, force=True)
+    with pytest.raises(ValueError, match="cannot be written"):
+        JsonFile(tmp_path / ("long" * 64))
+    assert list(tmp_path.iterdir()) == [existing]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
+def test_devices_and_pipes_are_refused_even_by_force(tmp_path):
+    """Renaming over a device would replace it by a file."""
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path(os.devnull)):
+        with pytest.raises(ValueError, match="is a device or a pipe"):
+            JsonFile(path, force=True)
+
+
+def test_a_link_stays_a_link(tmp_path):
+    target, link = tmp_path / "target.json", tmp_path / "link.json"
+    target.write_text("old")
+    link.symlink_to(target)
+    JsonFile(link, force=True).write({"value": 1})
+    assert link.is_symlink()
+    assert json.loads(target.read_text())["value"] == 1

@@ -1,5 +1,7 @@
 """State in plain attributes of modules: what a forward reads and then changes is refused, all else is let through."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -72,6 +74,21 @@ def test_what_a_forward_only_reads_or_only_writes_is_fine():
     with wavelet.Wavelet(model, torch.optim.SGD(model.parameters(), lr=0.1), loss) as engine:
         for size in (2, 3, 4, 4, 4, 6):
             engine.step(batches(1, size=size)[0])
+
+
+def test_with_one_wave_state_is_the_models_own():
+    model = Recurrent("made by the first forward")
+    plain = copy.deepcopy(model)
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
+    expected = []
+    for batch in batches(4, size=6):
+        optimizer.zero_grad()
+        value = loss(plain, batch)
+        value.backward()
+        optimizer.step()
+        expected.append(value.item())
+    with wavelet.Wavelet(model, torch.optim.SGD(model.parameters(), lr=0.1), loss, waves=1) as engine:
+        assert [engine.step(batch).loss for batch in batches(4, size=6)] == expected
 
 
 def test_a_compiled_forward_counts_as_reading_all():

@@ -3,10 +3,12 @@
 import copy
 import functools
 import gc
+import random
 import threading
 import warnings
 import weakref
 
+import numpy
 import pytest
 import torch
 from torch import nn
@@ -355,22 +357,69 @@ def test_replicas_share_no_storage_with_each_other():
     assert len({t.untyped_storage().data_ptr() for t in tensors}) == len(tensors)
 
 
-class OwnMasks(nn.Module):
-    """Draws from a generator of its own, which a replica would have a copy of."""
+@pytest.mark.parametrize(
+    "generator",
+    [torch.Generator(), random.Random(0), numpy.random.default_rng(0), numpy.random.RandomState(0)],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_generator_in_the_model_is_refused(generator):
+    """A replica would have a copy of it, and draw the same again."""
+    model = small()
+    model.generator = generator
+    with pytest.raises(ValueError, match="'generator' is a random generator of the model's own"):
+        wavelet.Wavelet(model, momentum(model.parameters()), loss)
 
-    def __init__(self):
+
+class Auxiliary(nn.Module):
+    """A hook collects features for the loss, through self or through the module that it is called with."""
+
+    def __init__(self, kind):
         super().__init__()
         torch.manual_seed(0)
-        self.layer = nn.Linear(8, 4)
-        self.generator = torch.Generator().manual_seed(5)
+        self.first, self.second, self.features = nn.Linear(8, 8), nn.Linear(8, 4), []
+
+        def inner(module, inputs, output, *, me=self):
+            me.features.append(output)
+
+        hooks = {"closure": lambda m, i, o: self.features.append(o), "default": inner, "method": self.collect}
+        self.first.register_forward_hook(hooks[kind])
+
+    def collect(self, module, inputs, output):
+        self.features.append(output)
 
     def forward(self, x):
-        return self.layer(x) * torch.rand(4, generator=self.generator)
+        self.features.clear()
+        return self.second(self.first(x))
 
 
-def test_a_generator_in_the_model_is_refused():
-    with pytest.raises(ValueError, match="'generator' is a random generator of the model's own"):
-        compare(OwnMasks, "neighbour")
+def with_features(model, batch):
+    return loss(model, batch) + sum(feature.square().mean() for feature in model.features)
+
+
+@pytest.mark.parametrize("waves", [1, 2])
+@pytest.mark.parametrize("kind", ["closure", "default"])
+def test_a_hook_that_holds_the_original_is_refused(kind, waves):
+    """A copy's forward would fill the original's list, and the loss would miss what it sums."""
+    model = Auxiliary(kind)
+    with pytest.raises(ValueError, match=r"a hook of 'first' is a function that holds the original model.*replicate="):
+        wavelet.Wavelet(model, momentum(model.parameters()), with_features, waves=waves)
+
+
+def test_a_hook_that_is_a_method_is_copied():
+    compare(lambda: Auxiliary("method"), "neighbour", loss_function=with_features)
+
+
+def test_replicate_makes_hooks_of_its_own():
+    def build():
+        return Auxiliary("closure")
+
+    model = build()
+    with wavelet.Wavelet(
+        model, momentum(model.parameters()), with_features, update="delayed", replicate=build
+    ) as engine:
+        losses = [engine.step(batch).loss for batch in batches(4)]
+    serial = Serial(Auxiliary("method"), momentum, rule="delayed", waves=2, loss=with_features)
+    assert losses == [serial.step(batch) for batch in batches(4)]
 
 
 def test_a_lock_in_the_model_works_with_replicate():

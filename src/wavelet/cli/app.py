@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import traceback
 from collections.abc import Sequence
@@ -47,6 +48,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
     Returns:
         0 when it is done, 1 when the run failed, 2 when what was asked makes no sense, 130 after Ctrl-C.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without a character must not lose the result
     try:
         code = app(args=arguments, prog_name="wavelet", standalone_mode=False) or 0
     except UsageError as error:

@@ -6,6 +6,7 @@ The fields of its JSON: ``command_line``, ``machine``, ``versions``, ``options``
 from __future__ import annotations
 
 import functools
+import math
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -65,6 +66,8 @@ def bench(
 ) -> None:
     """Compare Wavelet with the plain loop and with data parallelism: in turn, in fresh processes."""
     target = json_file(json, force)
+    if seconds and not math.isfinite(seconds):
+        raise Refusal(f"--seconds {seconds} makes no sense: give a number")
     if steps and seconds:
         raise Refusal("give --steps or --seconds, not both")
     systems = choose_systems(
@@ -90,10 +93,10 @@ def bench(
     with Bar("starting", len(plans) * len(setting.allocators) * setting.rounds * len(systems)) as bar:
         for results in _compare(plans, setting, BenchProgress(bar, announce=demo)):
             finished.append(results)
+            if target:  # before anything is printed, which can fail
+                target.write(_fields(setting, finished))
             with bar.aside():
                 _show(results)
-            if target:
-                target.write(_fields(setting, finished))
     _conclude(finished)
     for failure in (failure for results in finished for failure in results.failures if not failure.system.compile):
         raise RunFailed(f"{failure.system.name}: {failure.reason}", failure.details)

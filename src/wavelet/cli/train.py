@@ -71,12 +71,14 @@ def train(
     if plain:
         options = {"waves": 1, "update": "plain", "accumulate": accumulate, "resync": None}
     loop = _loop(loaded, options, compile)
-    outcome = _run(loaded, loop, waves, steps, epochs)
-    _show(loaded, options, outcome)
-    if target:
+    outcome, failure = _run(loaded, loop, waves, steps, epochs)
+    if target:  # before anything is printed, which can fail
         about = {"command": "train", "machine": machine(), "versions": versions(), "job": loaded.name, "seed": seed}
         sizes = {"samples_per_batch": loaded.samples_per_batch, "threads": _num_threads(), "compile": compile}
         target.write({**about, **sizes, **options, **outcome})
+    _show(loaded, options, outcome)
+    if failure:
+        raise failure
 
 
 def _resync(text: str) -> int | str | None:
@@ -96,7 +98,7 @@ def _check(typed: list[str], options: dict[str, Any], plain: bool, steps: int | 
         raise Refusal(f"--resync belongs to --update neighbour; under {options['update']} there is nothing to average")
     if steps and epochs:
         raise Refusal("give --steps or --epochs, not both")
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if os.environ.get("WORLD_SIZE", "1") not in ("", "1"):
         raise Refusal("wavelet train works on one rank, and it was started on several")
 
 
@@ -126,8 +128,13 @@ def _loop(job: Job, options: dict[str, Any], compile: bool) -> Loop:
     return PlainLoop(job, accumulate=options["accumulate"], compile=compile)
 
 
-def _run(job: Job, loop: Loop, waves: int, steps: int | None, epochs: int | None) -> dict[str, Any]:
-    """Train, evaluate, and return the fields of the result; the clock runs from the end of the warm-up."""
+def _run(
+    job: Job, loop: Loop, waves: int, steps: int | None, epochs: int | None
+) -> tuple[dict[str, Any], Exception | None]:
+    """Train and evaluate; gives the fields of the result, and what the validation raised, which must not lose them.
+
+    The clock runs from the end of the warm-up.
+    """
     source = batches(job.loader, None if steps else epochs or 1)
     total = steps or ((epochs or 1) * len(job.loader) if isinstance(job.loader, Sized) else None)
     losses: list[float] = []
@@ -147,9 +154,14 @@ def _run(job: Job, loop: Loop, waves: int, steps: int | None, epochs: int | None
     if not timed:
         timed, timed_seconds = done, seconds
     peak = peak_resident_bytes()
-    validation = job.evaluate() if job.validation is not None else None
+    validation, failure = None, None
+    if job.validation is not None:
+        try:
+            validation = job.evaluate()
+        except Exception as error:
+            failure = error
     final = losses[-_NUM_FINAL_LOSSES:]
-    return {
+    fields = {
         "steps": len(losses),
         "samples": len(losses) * job.samples_per_batch,
         "timed_steps": timed,
@@ -161,6 +173,7 @@ def _run(job: Job, loop: Loop, waves: int, steps: int | None, epochs: int | None
         "peak_resident_bytes": peak,
         "losses": losses,
     }
+    return fields, failure
 
 
 def _show(job: Job, options: dict[str, Any], outcome: dict[str, Any]) -> None:

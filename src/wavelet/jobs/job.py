@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from dataclasses import KW_ONLY, dataclass
 from math import inf
 from typing import Any, Protocol, cast
@@ -83,17 +83,24 @@ def _check_objects(job: Job) -> None:
     _require(isinstance(job.model, nn.Module), "model", job.model, "a torch.nn.Module")
     _require(isinstance(job.optimizer, Optimizer), "optimizer", job.optimizer, "a torch.optim.Optimizer")
     _require(callable(job.loss), "loss", job.loss, "a function loss(model, batch)")
-    _require(isinstance(job.loader, Iterable), "loader", job.loader, "something that yields batches")
+    _require(
+        _repeats(job.loader), "loader", job.loader, "a loader or a list, which can be gone through again and again"
+    )
     _require(
         job.metric is None or callable(job.metric), "metric", job.metric, "a function metric(model, batch) or None"
     )
-    repeats = isinstance(job.validation, Iterable) and not isinstance(job.validation, Iterator)
-    repeating = "a loader or a list, which can be gone through again and again, or None"
-    _require(job.validation is None or repeats, "validation", job.validation, repeating)
+    repeating = "a loader or a list of at least one batch, which can be gone through again and again, or None"
+    validation: object = job.validation
+    some = len(validation) > 0 if isinstance(validation, Sized) else _repeats(validation)
+    _require(validation is None or (some and _repeats(validation)), "validation", validation, repeating)
     steps = callable(getattr(job.scheduler, "step", None))
     _require(job.scheduler is None or steps, "scheduler", job.scheduler, "a learning-rate scheduler or None")
     if getattr(job.scheduler, "optimizer", job.optimizer) is not job.optimizer:
         raise ValueError("The scheduler belongs to another optimizer: build it with the optimizer of this job.")
+
+
+def _repeats(batches: object) -> bool:
+    return isinstance(batches, Iterable) and not isinstance(batches, Iterator)
 
 
 def _check_settings(job: Job) -> None:

@@ -20,25 +20,34 @@ class JsonFile:
         force: overwrite a file that is there already.
 
     Raises:
-        ValueError: the folder does not exist or cannot be written, `path` is a folder, or a file without `force`.
+        ValueError: the folder does not exist or cannot be written, `path` is no possible name, a folder, a device or
+            a pipe, or a file without `force`.
     """
 
     def __init__(self, path: Path, *, force: bool = False) -> None:
+        path = Path(os.path.realpath(path)) if os.path.islink(path) else path  # noqa: PTH114  # where a link leads
         folder = path.parent
         if not folder.is_dir():
             raise ValueError(f"{path}: there is no folder {folder}")
-        if path.is_dir():
+        if os.path.isdir(path):  # noqa: PTH112  # that of Path raises for names that are too long
             raise ValueError(f"{path} is a folder, not a file")
-        if path.exists() and not force:
+        exists = os.path.exists(path)  # noqa: PTH110
+        if exists and not path.is_file():
+            raise ValueError(f"{path} is a device or a pipe, not a file")
+        if exists and not force:
             raise ValueError(f"{path} exists; add --force to overwrite it")
-        if not os.access(folder, os.W_OK):
-            raise ValueError(f"{path}: the folder {folder} cannot be written")
         self.path = path
+        part = self._part()
+        try:
+            part.touch()
+            part.unlink()
+        except OSError as error:
+            raise ValueError(f"{path}: the folder {folder} cannot be written ({error.strerror})") from error
 
     def write(self, fields: Mapping[str, Any]) -> None:
         """Write beside the file, then rename, so that a reader never sees half of it. NaN and infinity become null."""
         document = finite({"schema_version": SCHEMA_VERSION, **fields})
-        part = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        part = self._part()
         try:
             part.write_text(
                 json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8"
@@ -46,6 +55,10 @@ class JsonFile:
             part.replace(self.path)
         finally:
             part.unlink(missing_ok=True)
+
+    def _part(self) -> Path:
+        """The file that is written first."""
+        return self.path.with_name(f".{self.path.name}.{os.getpid()}")
 
 
 def finite(value: Any) -> Any:

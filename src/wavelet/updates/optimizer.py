@@ -41,8 +41,7 @@ def check_optimizer(optimizer: Optimizer, model: nn.Module) -> None:
     for number, group in enumerate(optimizer.param_groups):
         if any(id(parameter) not in known for parameter in group["params"]):
             raise ValueError(
-                f"parameter group {number} holds a parameter that is not in the model: make it part of the model, "
-                "or train it with an optimizer of its own."
+                f"parameter group {number} holds a parameter that is not in the model: make it part of the model."
             )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,9 +12,10 @@ from torch.overrides import TorchFunctionMode
 
 from wavelet.devices import tensors_in
 
-__all__ = ["plain_values", "refuse_hidden_state"]
+__all__ = ["plain_attributes", "plain_values", "refuse_hidden_state"]
 
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
+_SIMPLE = (bool, int, float, str, type(None))
 
 
 @contextmanager
@@ -57,6 +58,14 @@ def plain_values(model: nn.Module, kind: Any) -> Iterator[tuple[str, Any]]:
             if attribute not in _OF_EVERY_MODULE:
                 name = f"{prefix}.{attribute}" if prefix else attribute
                 yield from _values_in(name, value, kind)
+
+
+def plain_attributes(modules: Sequence[nn.Module]) -> Iterator[tuple[int, str]]:
+    """Where numbers, strings, flags and Nones are kept in plain attributes: a module's number, and the name."""
+    for index, module in enumerate(modules):
+        for name, value in vars(module).items():
+            if name not in _OF_EVERY_MODULE and type(value) in _SIMPLE:
+                yield index, name
 
 
 def _values_in(name: str, value: Any, kind: Any) -> Iterator[tuple[str, Any]]:

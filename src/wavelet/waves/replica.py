@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import pairwise
 from typing import Any
 
 import numpy
@@ -18,6 +20,7 @@ from wavelet.waves.hidden_state import plain_values
 
 __all__ = ["Replica", "check_model", "make_replicas"]
 
+_GENERATORS = (torch.Generator, random.Random, numpy.random.Generator, numpy.random.RandomState)
 _ADVICE = "pass replicate=, a function that builds a fresh model of the same structure"
 
 
@@ -33,8 +36,24 @@ class Replica:
         self.parameters: list[nn.Parameter] = list(model.parameters())
         self.modules: list[nn.Module] = list(model.modules())
         self.buffers = BufferSlots(model)
+        self._attributes: list[Any] | None = None
         self._training = [module.training for module in self.modules]
         self._trainable = [parameter.requires_grad for parameter in self.parameters]
+
+    def set_attributes(self, slots: list[tuple[int, str]], before: list[Any], now: list[Any]) -> None:
+        """Take over the plain attributes that the user has changed; what a forward changed itself stays.
+
+        Args:
+            slots: a module's number and the attribute's name.
+            before: the face's values when this replica was made.
+            now: the face's values now.
+        """
+        seen = before if self._attributes is None else self._attributes
+        if now != seen:
+            for (index, name), old, new in zip(slots, seen, now, strict=True):
+                if new != old:
+                    setattr(self.modules[index], name, new)
+        self._attributes = now
 
     def set_modes(self, *, training: list[bool], trainable: list[bool]) -> None:
         """Set each module's ``training`` and each parameter's ``requires_grad``."""
@@ -60,6 +79,7 @@ def check_model(model: nn.Module, *, num_waves: int) -> torch.device:
             raise ValueError(f"{name!r} is lazy and has no shape yet: run one batch through the model first.")
         if tensor.is_meta:
             raise ValueError(f"{name!r} is on the meta device and has no values: materialise the model first.")
+    _check_apart(model)
     devices = {tensor.device for tensor in [*model.parameters(), *model.buffers()]}
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ValueError("the model has no parameter that requires a gradient: there is nothing to train.")
@@ -78,12 +98,33 @@ def check_model(model: nn.Module, *, num_waves: int) -> torch.device:
                     f"{name!r} is a SyncBatchNorm, whose collectives would run from several waves in an order that "
                     "differs between ranks: use BatchNorm, or waves=1."
                 )
-        for name, _ in plain_values(model, (torch.Generator, random.Random, numpy.random.Generator)):
+        for name, _ in plain_values(model, _GENERATORS):
             raise ValueError(
                 f"{name!r} is a random generator of the model's own, which each wave would have for itself: draw from "
                 "the default generator, or use waves=1."
             )
     return devices.pop()
+
+
+def _check_apart(model: nn.Module) -> None:
+    """Refuse parameters that overlap in memory: copies would come apart."""
+    spans = sorted(
+        (parameter.data_ptr(), parameter.data_ptr() + _extent(parameter), name)
+        for name, parameter in model.named_parameters()
+        if parameter.numel() and parameter.layout == torch.strided
+    )
+    for (_, end, name), (start, _, other) in pairwise(spans):
+        if start < end:
+            raise ValueError(
+                f"{name!r} and {other!r} are different parameters in the same memory, which come apart in a copy: tie "
+                "them by assigning one Parameter to both."
+            )
+
+
+def _extent(tensor: Tensor) -> int:
+    """Bytes from the first element to the end of the last."""
+    steps = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return (steps + 1) * tensor.element_size()
 
 
 def make_replicas(
@@ -187,6 +228,26 @@ def _check_independent(model: nn.Module, fresh: nn.Module) -> None:
     for name, module in fresh.named_modules():
         if id(module) in modules:
             raise ValueError(f"a copy of the model shares the module {name!r} with the original: {_ADVICE}.")
+        for hook in _hooks_of(module):
+            if any(id(part) in modules for part in _closed_over(hook)):
+                raise ValueError(
+                    f"a hook of {name or 'the model'!r} is a function that holds the original model (a lambda or "
+                    f"an inner function that uses self), so a copy would write to the original: {_ADVICE}."
+                )
         forward = module.__dict__.get("forward")
         if id(getattr(forward, "__self__", None)) in modules:
             raise ValueError(f"in a copy of the model, {name!r} calls the original's forward: {_ADVICE}.")
+
+
+def _hooks_of(module: nn.Module) -> Iterator[Any]:
+    for hooks in (module._forward_pre_hooks, module._forward_hooks, module._backward_pre_hooks, module._backward_hooks):
+        yield from hooks.values()
+
+
+def _closed_over(function: Any) -> Iterator[Any]:
+    """What a function holds on to besides its globals: the cells of its closure and its defaults."""
+    for cell in getattr(function, "__closure__", None) or ():
+        with suppress(ValueError):  # still empty
+            yield cell.cell_contents
+    yield from getattr(function, "__defaults__", None) or ()
+    yield from (getattr(function, "__kwdefaults__", None) or {}).values()

@@ -31,7 +31,7 @@ class Turns:
     """
 
     def __init__(self, timeout: float) -> None:
-        self.timeout = timeout
+        self.timeout = min(float(timeout), threading.TIMEOUT_MAX / 2)  # more is no limit, and an error in the lock
         self.failure: BaseException | None = None
         self._stopped_from = math.inf
         self.recomputes = False

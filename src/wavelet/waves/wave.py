@@ -78,7 +78,8 @@ class Wave:
 
     def hand_in(self, task: Task) -> None:
         """Take over a batch after its forward; the wave must be idle."""
-        assert self.idle
+        if not self.idle:
+            raise RuntimeError("two threads hand batches to one engine at once: step() belongs to one thread.")
         self._has_updated = self._has_updated or task.updates
 
         def take() -> None:
