@@ -1,6 +1,5 @@
-"""Compiled blocks, and models that the user compiled: the same training, and no replica calls the original."""
+"""Compiled replicas, and models that the user compiled: the same training, and no replica calls the original."""
 
-import functools
 import time
 
 import pytest
@@ -67,7 +66,8 @@ def compiler():
 
 def use(monkeypatch, backend):
     """Let everything that is compiled without a backend of its own have this one."""
-    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=backend))
+    compile = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda function, options=None: compile(function, backend=backend))
 
 
 def check(build, rule, *, data=None, compiled=None, **options):
@@ -86,44 +86,41 @@ def check(build, rule, *, data=None, compiled=None, **options):
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @each_rule
-def test_compiled_blocks(rule, backend, monkeypatch):
+def test_compiled_replicas(rule, backend, monkeypatch):
     use(monkeypatch, backend)
     check(small, rule, compile=True)
 
 
-def test_compiled_blocks_by_the_default_compiler():
+def test_compiled_replicas_by_the_default_compiler():
     check(small, "neighbour", compile=True)
 
 
-@pytest.mark.parametrize(("build", "blocks"), [(small, 6), (own, 3)], ids=["torch's layers", "own layers"])
-def test_every_block_of_every_wave_is_compiled(build, blocks, compiler, monkeypatch):
+@pytest.mark.parametrize("build", [small, own], ids=["torch's layers", "own layers"])
+def test_waves_share_what_was_compiled(build, compiler, monkeypatch):
     use(monkeypatch, compiler)
     check(build, "neighbour", compile=True)
-    assert compiler.runs == 6 * blocks
+    assert (compiler.runs, compiler.graphs) == (6, 1)
 
 
-def test_many_different_blocks_are_all_compiled(compiler, monkeypatch):
-    """The compiler gives up on one piece of code after eight versions; a deep model must not run into that."""
-
-    def deep():
-        torch.manual_seed(0)
-        return nn.Sequential(*[Own(8 + i, 9 + i) for i in range(10)], Own(18, 4))
-
+def test_many_different_models_are_all_compiled(compiler, monkeypatch):
+    """The compiler gives up on one piece of code after eight versions."""
     use(monkeypatch, compiler)
-    check(deep, "neighbour", compile=True)
-    assert compiler.runs == 6 * 11
-
-
-def test_blocks_that_are_alike_share_what_was_compiled(compiler, monkeypatch):
-    """Twelve layers in two waves are compiled twice, for the first one's input needs no gradient."""
-
-    def deep():
+    for width in range(8, 18):
         torch.manual_seed(0)
-        return nn.Sequential(*[Own(8, 8) for _ in range(12)], Own(8, 4))
+        model = nn.Sequential(Own(8, width), Own(width, 4))
+        with wavelet.Wavelet(model, momentum(model.parameters()), loss, compile=True) as engine:
+            engine.step(batches(1)[0])
+    assert (compiler.runs, compiler.graphs) == (10, 10)
 
-    use(monkeypatch, compiler)
-    check(deep, "neighbour", compile=True)
-    assert (compiler.runs, compiler.graphs) == (6 * 13, 2 + 1)
+
+@pytest.mark.parametrize(("waves", "options"), [(1, None), (2, {"cpp_wrapper": True})])
+def test_compiled_code_of_several_waves_runs_without_the_interpreters_lock(waves, options, monkeypatch):
+    """Or a forward would stop every backward beside it."""
+    asked = []
+    monkeypatch.setattr(torch, "compile", lambda function, options=None: asked.append(options) or function)
+    model = small()
+    wavelet.Wavelet(model, momentum(model.parameters()), loss, waves=waves, compile=True).close()
+    assert asked == [options] * waves
 
 
 def test_compiling_leaves_the_users_model_as_it_was(monkeypatch):

@@ -67,7 +67,7 @@ def summary_table(allocator: str, verdicts: list[dict[str, Any]], rows: list[dic
     """Two waves over the others, one line a job."""
     lines = [
         "| job | best plain loop | `neighbour` over it | `synchronous` | `delayed` | `neighbour` over DDP, 2 processes "
-        "| share of the ceiling | compiled blocks over the compiled loop | one wave over the plain loop |",
+        "| share of the ceiling | compiled over the compiled loop | one wave over the plain loop |",
         "|---|---|--:|--:|--:|--:|--:|--:|--:|",
     ]
     logs = []

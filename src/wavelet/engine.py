@@ -51,7 +51,7 @@ class Wavelet:
         autocast: a dtype for the forward, such as ``torch.bfloat16``.
         grad_scaler: a ``torch.amp.GradScaler`` for fp16.
         scheduler: a learning-rate scheduler of ``optimizer``, stepped once an update.
-        compile: compile the forwards of the model's blocks, one by one.
+        compile: compile the model's forward.
         streams: on CUDA, ``"separate"`` (a stream a wave), ``"shared"``, or ``"auto"``.
         replicate: ``() -> Module``, for models that ``copy.deepcopy`` cannot copy.
         timeout: seconds without progress before a wait raises `NoProgressError`.

@@ -18,7 +18,7 @@ class System:
         kind: `plain`, the ordinary loop; `ddp`, DistributedDataParallel over gloo; `waves`, Wavelet; `ceiling`, plain
             loops side by side that share nothing.
         threads: intra-op threads of each process (divided among its waves by the engine).
-        compile: the whole model for the plain loop, the blocks for Wavelet.
+        compile: the model, of the plain loop or of every wave.
     """
 
     kind: Literal["plain", "ddp", "waves", "ceiling"]
@@ -56,9 +56,9 @@ def choose_systems(
     Args:
         against: `plain` and, with it, `ddp`.
         waves: K ≥ 2 of Wavelet, and the number of processes of DDP and of the ceiling.
-        updates: the rules to run; the first one also runs with compiled blocks.
+        updates: the rules to run; the first one also runs compiled.
         threads: the intra-op thread counts of the plain loop, ascending; the last is all cores.
-        compile: add the compiled loop and compiled blocks.
+        compile: add the compiled loop and compiled waves.
         extras: add Wavelet with one wave and the ceiling.
     """
     cores = threads[-1]

@@ -49,7 +49,7 @@ class Verdict:
         of_ceiling: `best_rule` over the plain loops that share nothing.
         one_wave: Wavelet with one wave over the plain loop with as many threads.
         compiling_helps: the fastest compiled plain loop beats `best_plain`; None if it was not asked for.
-        over_compiled: Wavelet with compiled blocks over the fastest compiled plain loop.
+        over_compiled: Wavelet with compiled replicas over the fastest compiled plain loop.
         best_over_best: the fastest of Wavelet's systems over the fastest plain loop, each compiled or not.
     """
 

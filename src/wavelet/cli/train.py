@@ -57,7 +57,7 @@ def train(
     batch_size: BatchSize = None,
     seed: Seed = 0,
     threads: Annotated[int | None, typer.Option(min=1, help="Intra-op threads.", show_default="all cores")] = None,
-    compile: Annotated[bool, typer.Option("--compile", help="Compile the model's blocks.")] = False,
+    compile: Annotated[bool, typer.Option("--compile", help="Compile the model.")] = False,
     plain: Annotated[bool, typer.Option("--plain", help="Train the ordinary loop, to compare.")] = False,
     json: Json = None,
     force: Force = False,

@@ -1,4 +1,4 @@
-"""Compiling a replica: its blocks one by one, or whatever the user had compiled in place."""
+"""Compiling a replica: its forward, or whatever the user had compiled in place."""
 
 from __future__ import annotations
 
@@ -8,36 +8,46 @@ from typing import Any
 import torch
 from torch import nn
 
-from wavelet.profiling.blocks import blocks_of
-
-__all__ = ["compile_as", "compile_blocks"]
+__all__ = ["compile_as", "compile_forward", "is_compiled"]
 
 _numbers: dict[Any, int] = {}
 _codes: dict[int, CodeType] = {}
 
 
-def compile_blocks(model: nn.Module) -> None:
-    """Compile the forward of each block.
+def compile_forward(model: nn.Module, *, release_lock: bool) -> None:
+    """Compile the forward of ``model`` as a whole.
 
-    ``block.compile()`` would skip torch's own layers, so each forward is wrapped in a function of ours. Blocks that are
-    alike share a code object and so what was compiled; others do not, for the compiler gives up on one after eight
-    versions.
+    It is wrapped in a function of ours: models that are alike, as replicas are, share a code object and so what was
+    compiled; others do not, for the compiler gives up on one after eight versions.
+
+    Args:
+        model: a replica.
+        release_lock: let compiled code run without the interpreter's lock, or the waves would take turns. On the CPU
+            the default wrapper of compiled code is Python and holds it through each kernel; the one in C++ does not.
     """
-    for block in blocks_of(model):
-        block.forward = _compiled(block.forward, _numbers.setdefault(_outline(block), len(_numbers)))
+    number = _numbers.setdefault(_outline(model), len(_numbers))
+    forward = model.forward
 
-
-def _compiled(forward: Any, number: int) -> Any:
     def run(*args: Any, **kwargs: Any) -> Any:
         return forward(*args, **kwargs)
 
-    run.__code__ = _codes.setdefault(number, run.__code__.replace(co_name=f"block_{number}"))
-    return torch.compile(run)
+    run.__code__ = _codes.setdefault(number, run.__code__.replace(co_name=f"model_{number}"))
+    model.forward = torch.compile(run, options={"cpp_wrapper": True} if release_lock else None)
 
 
-def _outline(block: nn.Module) -> Any:
-    tensors = [(name, tuple(t.shape), t.dtype) for name, t in (*block.named_parameters(), *block.named_buffers())]
-    return tuple(tensors), tuple(repr(part) if not list(part.children()) else type(part) for part in block.modules())
+def is_compiled(model: nn.Module) -> bool:
+    """Whether the model or a part of it was compiled, by us or by the user."""
+    return any(
+        isinstance(module, torch._dynamo.OptimizedModule)
+        or module._compiled_call_impl is not None
+        or hasattr(module.forward, "_torchdynamo_orig_callable")
+        for module in model.modules()
+    )
+
+
+def _outline(model: nn.Module) -> Any:
+    tensors = [(name, tuple(t.shape), t.dtype) for name, t in (*model.named_parameters(), *model.named_buffers())]
+    return tuple(tensors), tuple(repr(part) if not list(part.children()) else type(part) for part in model.modules())
 
 
 def compile_as(model: nn.Module, fresh: nn.Module) -> None:

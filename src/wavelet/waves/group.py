@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from wavelet.devices import Device
 from wavelet.updates import UpdateRule
+from wavelet.waves.compiling import is_compiled
 from wavelet.waves.recompute import offer_between_blocks
 from wavelet.waves.replica import Replica
 from wavelet.waves.turns import NoProgressError, Turns
@@ -60,7 +61,7 @@ class WaveGroup:
 
     def offer_between_blocks(self) -> None:
         """Once the model has been seen to recompute: let the caller hand the baton over at block boundaries too."""
-        if self.turns.recomputes and not self._offers:
+        if self.turns.recomputes and not self._offers and not is_compiled(self.waves[0].replica.model):
             self._offers = True
             for wave in self.waves:
                 offer_between_blocks(self.turns, wave.replica.model)

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from wavelet.devices import tensors_in
+from wavelet.waves.compiling import is_compiled
 
 __all__ = ["plain_attributes", "plain_values", "refuse_hidden_state"]
 
@@ -31,7 +31,7 @@ def refuse_hidden_state(model: nn.Module) -> Iterator[None]:
     before: dict[str, tuple[Tensor, int]] = {
         name: (tensor, _version(tensor)) for name, tensor in plain_values(model, Tensor)
     }
-    if before and not _has_compiled_parts(model):
+    if before and not is_compiled(model):
         with _Reads(tensor for tensor, _ in before.values()) as reads:
             yield
         read = reads.seen
@@ -106,10 +106,3 @@ _SHAPE_AND_KIND = frozenset({"__get__", "size", "dim", "numel", "__len__", "is_f
 
 def _version(tensor: Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
-
-
-def _has_compiled_parts(model: nn.Module) -> bool:
-    return any(
-        isinstance(module, torch._dynamo.OptimizedModule) or module._compiled_call_impl is not None
-        for module in model.modules()
-    )

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from wavelet.waves.buffers import BufferSlots
-from wavelet.waves.compiling import compile_as, compile_blocks
+from wavelet.waves.compiling import compile_as, compile_forward
 from wavelet.waves.hidden_state import plain_values
 
 __all__ = ["Replica", "check_model", "make_replicas"]
@@ -136,7 +136,7 @@ def make_replicas(
         model: the original.
         count: how many.
         replicate: builds a fresh model of the same structure, for models that ``copy.deepcopy`` cannot copy.
-        compile: compile the forwards of the copy's blocks.
+        compile: compile the copy's forward.
 
     Raises:
         ValueError: the model cannot be copied, or the copy is not independent or not alike.
@@ -155,7 +155,7 @@ def make_replicas(
                 new_module.flatten_parameters()  # cuDNN wants one chunk of memory, and copying has split it
         compile_as(model, fresh)
         if compile:
-            compile_blocks(fresh)
+            compile_forward(fresh, release_lock=count > 1 and next(model.parameters()).is_cpu)
         replicas.append(Replica(fresh))
     return replicas
 
