@@ -40,7 +40,8 @@ def test_demo(wavelet, tiny):
     assert done.returncode == 0
     assert done.stderr == "The first step is done.\n"
     assert "Wavelet neighbour" in done.stdout
-    assert "DDP" not in done.stdout
+    assert "DDP, 2" not in done.stdout
+    assert "as a plain loop with 2 times the batch" in done.stdout
 
 
 def test_a_job_that_only_fails_while_training(wavelet, tmp_path):

@@ -176,7 +176,18 @@ def _show(results: Results) -> None:
     show(results_table(title, make_rows(results)))
     for failure in results.failures:
         print(f"{failure.system.name} {'does not compile' if failure.system.compile else 'fails'}: {failure.reason}")
-    print(*sentences(judge(results)), sep="\n", end="\n\n")
+    print(*sentences(judge(results)), *_about_losses(results), sep="\n", end="\n\n")
+
+
+def _about_losses(results: Results) -> list[str]:
+    """Why losses at equal samples and one rate differ between systems."""
+    waves = results.plan.waves
+    if waves == 1 or not any(system.update in ("neighbour", "synchronous") for system in results.systems):
+        return []
+    return [
+        f"Losses are at equal samples and one learning rate, after a short run: neighbour, synchronous and DDP update "
+        f"once with the mean of {waves} batches, so they learn as a plain loop with {waves} times the batch."
+    ]
 
 
 def _conclude(finished: Sequence[Results]) -> None:
