@@ -185,8 +185,9 @@ def _about_losses(results: Results) -> list[str]:
     if waves == 1 or not any(system.update in ("neighbour", "synchronous") for system in results.systems):
         return []
     return [
-        f"Losses are at equal samples and one learning rate, after a short run: neighbour, synchronous and DDP update "
-        f"once with the mean of {waves} batches, so they learn as a plain loop with {waves} times the batch."
+        "Losses are at equal samples and one learning rate, after a short run.",
+        f"neighbour, synchronous and DDP update with the mean of {waves} batches:",
+        f"they learn as a plain loop with {waves} times the batch.",
     ]
 
 
