@@ -37,6 +37,10 @@ COLOURS = {
 IN_LOSSES = [rule for rule in COLOURS if rule.resync in (None, AUTO_RESYNC)]
 
 
+WIDE = 30
+"""Percent: differences beyond that are drawn on a logarithmic scale."""
+
+
 def draw_losses(store: Store, path: Path) -> None:
     """For each case: the loss with a band of one standard deviation, and below it the paired differences."""
     cases = tuned_cases(store)
@@ -49,7 +53,11 @@ def draw_losses(store: Store, path: Path) -> None:
         grid[0, column].set(title=case.name, yscale="log")
         grid[1, column].set(xlabel="samples")
         grid[1, column].axhline(2, color="grey", linestyle=":", linewidth=1)
-        grid[1, column].set_yscale("symlog", linthresh=10)
+        if max(map(abs, grid[1, column].get_ylim())) > WIDE:
+            grid[1, column].set_yscale("symlog", linthresh=10)
+        for axis in (grid[0, column].yaxis, grid[1, column].yaxis):
+            axis.set_major_formatter("{x:g}")
+        grid[0, column].yaxis.set_minor_formatter("{x:.2g}" if _spans_little(grid[0, column]) else "")
     grid[0, 0].set_ylabel("validation loss (mean ± sd over seeds)")
     grid[1, 0].set_ylabel("worse than synchronous, %\n(mean ± 2 standard errors; dotted: 2 %)")
     _add_legend(grid[0, 0], grid[0])
@@ -114,6 +122,12 @@ def _fill(axes: Axes, where: Sequence[int], middle: Sequence[float], by: Sequenc
 
 def _deviation(values: Sequence[float]) -> float:
     return stdev(values) if len(values) > 1 and all(map(isfinite, values)) else 0.0
+
+
+def _spans_little(axes: Axes) -> bool:
+    """Whether the logarithmic axis has too few powers of ten to be read by them."""
+    low, high = axes.get_ylim()
+    return bool(high < 10 * low)
 
 
 def _add_legend(axes: Axes, all_axes: Sequence[Axes]) -> None:
