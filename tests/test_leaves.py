@@ -20,7 +20,7 @@ def test_a_parameter_of_the_losss_own_is_refused():
 
     with engine_with(lambda model, batch: loss(model, batch) * torch.exp(-scale).mean()) as engine:
         with pytest.raises(
-            ValueError, match=r"a tensor of shape \(2, 3\) that requires a gradient and is not in the model"
+            ValueError, match=r"a parameter of shape \(2, 3\) that requires a gradient and is not in the model"
         ):
             engine.step(batches(1)[0])
         assert scale.grad is None
