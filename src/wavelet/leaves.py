@@ -40,7 +40,7 @@ def check_leaves(loss: Tensor, own: Iterable[Tensor], face: Iterable[Tensor], ba
         if num_waves > 1 and isinstance(leaf, nn.Parameter):
             raise ValueError(
                 f"the loss depends on a parameter of shape {tuple(leaf.shape)} that requires a gradient and is not in "
-                "the model, so a wave's thread would write its gradient at a moment that nobody chose: make it a parameter "
+                "the model, so a wave's thread would write its gradient at a moment that nobody chose: make it a part "
                 "of the model, detach it, or use waves=1."
             )
 
