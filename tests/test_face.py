@@ -278,3 +278,11 @@ def test_an_optimizer_state_that_is_cleared_after_a_drain(rule):
                 optimizer.state.clear()
 
     compare(rule, 2, act, make_optimizer=adam)
+
+
+def test_a_tensor_put_where_a_number_was_is_no_error():
+    model = Annealed()
+    with wavelet.Wavelet(model, momentum(model.parameters()), loss) as engine:
+        for batch in batches(4):
+            model.temperature = torch.ones(2)
+            engine.step(batch)

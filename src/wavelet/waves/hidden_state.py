@@ -12,10 +12,10 @@ from torch.overrides import TorchFunctionMode
 from wavelet.devices import tensors_in
 from wavelet.waves.compiling import is_compiled
 
-__all__ = ["plain_attributes", "plain_values", "refuse_hidden_state"]
+__all__ = ["SIMPLE", "plain_attributes", "plain_values", "refuse_hidden_state"]
 
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
-_SIMPLE = (bool, int, float, str, type(None))
+SIMPLE = (bool, int, float, str, type(None))
 
 
 @contextmanager
@@ -64,7 +64,7 @@ def plain_attributes(modules: Sequence[nn.Module]) -> Iterator[tuple[int, str]]:
     """Where numbers, strings, flags and Nones are kept in plain attributes: a module's number, and the name."""
     for index, module in enumerate(modules):
         for name, value in vars(module).items():
-            if name not in _OF_EVERY_MODULE and type(value) in _SIMPLE:
+            if name not in _OF_EVERY_MODULE and type(value) in SIMPLE:
                 yield index, name
 
 

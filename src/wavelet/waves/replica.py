@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 import random
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -16,7 +17,7 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from wavelet.waves.buffers import BufferSlots
 from wavelet.waves.compiling import compile_as, compile_forward
-from wavelet.waves.hidden_state import plain_values
+from wavelet.waves.hidden_state import SIMPLE, plain_values
 
 __all__ = ["Replica", "check_model", "make_replicas"]
 
@@ -49,9 +50,9 @@ class Replica:
             now: the face's values now.
         """
         seen = before if self._attributes is None else self._attributes
-        if now != seen:
+        if any(map(operator.is_not, now, seen)):
             for (index, name), old, new in zip(slots, seen, now, strict=True):
-                if new != old:
+                if new is not old and type(new) in SIMPLE:  # a tensor put there later would be shared
                     setattr(self.modules[index], name, new)
         self._attributes = now
 
