@@ -1,10 +1,12 @@
-"""The memory allocators a process can run under: the C library's, and tcmalloc where it is installed."""
+"""The memory allocators a process can run under: the C library's, tcmalloc where it is installed, Wavelet's pool."""
 
 import os
 import platform
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+
+from wavelet.devices.allocator import VARIABLE, PoolUnavailable, find_or_build, pool_in_use
 
 __all__ = ["INSTALL_TCMALLOC", "allocator_in_use", "environment", "find_tcmalloc", "standard_allocator"]
 
@@ -29,7 +31,9 @@ def find_tcmalloc() -> Path | None:
 
 
 def allocator_in_use() -> str:
-    """The allocator of this process, by the libraries it has loaded."""
+    """The allocator of this process: the pool if torch has it, else by the libraries that are loaded."""
+    if pool_in_use():
+        return "wavelet's pool"
     try:
         loaded = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -43,11 +47,17 @@ def environment(allocator: str, base: Mapping[str, str] = os.environ) -> dict[st
     Raises:
         ValueError: `allocator` is not known or not installed.
     """
-    names = {key: value for key, value in base.items() if key != "LD_PRELOAD"}
+    names = {key: value for key, value in base.items() if key not in ("LD_PRELOAD", VARIABLE)}
     if allocator == standard_allocator():
         return names
+    if allocator == "pool":
+        try:
+            find_or_build()  # once, here: a process that is measured finds it built
+        except PoolUnavailable as error:
+            raise ValueError(f"the pool cannot be had: {error}") from error
+        return {**names, VARIABLE: "pool"}
     if allocator != "tcmalloc":
-        raise ValueError(f"unknown allocator {allocator!r}: choose from {standard_allocator()}, tcmalloc")
+        raise ValueError(f"unknown allocator {allocator!r}: choose from {standard_allocator()}, tcmalloc, pool")
     library = find_tcmalloc()
     if library is None:
         raise ValueError(f"tcmalloc is not installed; on Debian: {INSTALL_TCMALLOC}")

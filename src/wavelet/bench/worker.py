@@ -94,6 +94,9 @@ def run(spec: Spec, send: Any) -> dict[str, Any]:
     """
     import torch
 
+    from wavelet.devices.allocator import install_from_environment
+
+    install_from_environment()  # before any tensor: what is there already stays with the system's allocator
     torch.set_flush_denormal(True)
     torch.set_num_threads(spec.system.threads)
     born = time.monotonic()

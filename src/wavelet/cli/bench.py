@@ -57,7 +57,7 @@ def bench(
     waves: Annotated[int, typer.Option(min=2, help="Waves, and processes of DDP.")] = 2,
     update: Annotated[list[Rule] | None, typer.Option(help="A rule; repeatable.", show_default="all")] = None,
     compile: Annotated[bool | None, typer.Option(help="Compiled systems too.", show_default="compile")] = None,
-    allocators: Annotated[str | None, typer.Option(help="glibc,tcmalloc.", show_default="those found")] = None,
+    allocators: Annotated[str | None, typer.Option(help="glibc,tcmalloc,pool.", show_default="those found")] = None,
     batch_size: BatchSize = None,
     seed: Seed = 0,
     demo: Annotated[bool, typer.Option("--demo", help="In a minute: the plain loop and two waves.")] = False,
@@ -126,7 +126,7 @@ def _allocators(text: str | None, demo: bool) -> list[str]:
     """The allocators to compare under: those asked for, or those installed; for a demo the standard one."""
     if text is None:
         return [standard_allocator(), *(["tcmalloc"] if find_tcmalloc() and not demo else [])]
-    names = _names("--allocators", text, (standard_allocator(), "tcmalloc"))
+    names = _names("--allocators", text, (standard_allocator(), "tcmalloc", "pool"))
     for name in names:
         with refusing(ValueError):
             environment(name)

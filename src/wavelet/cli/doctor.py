@@ -6,8 +6,7 @@ or ``missing``) and ``sentence``.
 
 from __future__ import annotations
 
-import os
-import shutil
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
@@ -15,6 +14,7 @@ from typing import Literal
 
 from wavelet.bench.allocators import INSTALL_TCMALLOC, allocator_in_use, find_tcmalloc, standard_allocator
 from wavelet.cli.options import Force, Json, json_file
+from wavelet.devices.allocator import VARIABLE, find_compiler, install_from_environment
 from wavelet.report.machine import available_cores, machine, versions
 from wavelet.report.tables import Table, show
 
@@ -78,18 +78,28 @@ def _denormals() -> Check:
 
 
 def _allocator() -> Check:
-    used, library = allocator_in_use(), find_tcmalloc()
+    try:
+        install_from_environment()
+    except ValueError as error:
+        return Check("allocator", "missing", str(error))
+    used = allocator_in_use()
     if used != standard_allocator():
         return Check("allocator", "good", f"{used} is in use.")
-    if library:
-        return Check("allocator", "advice", f"{used} is in use; tcmalloc is often faster: set LD_PRELOAD to {library}")
-    return Check("allocator", "advice", f"{used} is in use; tcmalloc is often faster: {INSTALL_TCMALLOC}")
+    advice = [f"{used} is in use; tcmalloc is often faster: {_how_to_preload()}"]
+    if sys.platform.startswith("linux") and find_compiler():
+        advice.append(f"Or one heap for all waves, in less memory: set {VARIABLE}=pool")
+    return Check("allocator", "advice", " ".join(advice))
+
+
+def _how_to_preload() -> str:
+    library = find_tcmalloc()
+    return f"set LD_PRELOAD to {library}." if library else f"{INSTALL_TCMALLOC}."
 
 
 def _compiler() -> Check:
-    compiler = next((name for name in (os.environ.get("CXX"), "g++", "clang++") if name and shutil.which(name)), None)
+    compiler = find_compiler()
     if compiler:
-        return Check("compiler", "good", f"{compiler} is there, so --compile can work.")
+        return Check("compiler", "good", f"{compiler[0]} is there, so --compile can work.")
     return Check("compiler", "advice", "No C++ compiler: --compile will fail on the CPU; install g++.")
 
 

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import torch
 from torch import Tensor
 
+from wavelet.devices.allocator import install_from_environment, pool_in_use
 from wavelet.devices.cores import pin, share_cores
 from wavelet.devices.device import Device, HostValue
 
@@ -53,7 +54,9 @@ class Cpu(Device):
         self.threads_per_wave = max(1, torch.get_num_threads() // num_waves)
         self._cores = share_cores(num_waves)
         self._warm: set[int] = set()
-        _keep_freed_memory()
+        install_from_environment()
+        if not pool_in_use():
+            _keep_freed_memory()
 
     def synchronize(self) -> None:
         pass
@@ -106,6 +109,12 @@ class Cpu(Device):
         pass
 
     def keep(self, wave: int, batch: object) -> None:
+        pass
+
+    def order(self, wave: int) -> object:
+        return None
+
+    def follow(self, order: object, wave: int) -> None:
         pass
 
     def to_host(self, scalar: Tensor, wave: int) -> HostValue:

@@ -120,6 +120,14 @@ class Cuda(Device):
             kept[0][0].synchronize()  # the host runs at most two batches a wave ahead of the device
             kept.popleft()
 
+    def order(self, wave: int) -> object:
+        return self._event(wave) if self.stream_mode == "separate" else None
+
+    def follow(self, order: object, wave: int) -> None:
+        if order is not None:
+            assert isinstance(order, torch.cuda.Event)
+            self._streams[wave].wait_event(order)
+
     def to_host(self, scalar: Tensor, wave: int) -> HostValue:
         return _Arriving(scalar, self._streams[wave])
 

@@ -77,6 +77,14 @@ class Device(ABC):
         """Hold ``batch`` until all that ``wave`` has launched so far is done."""
 
     @abstractmethod
+    def order(self, wave: int) -> object:
+        """What later launches can `follow` to be behind all that ``wave`` has launched so far; None if they are."""
+
+    @abstractmethod
+    def follow(self, order: object, wave: int) -> None:
+        """Order what ``wave`` launches next behind ``order``."""
+
+    @abstractmethod
     def to_host(self, scalar: Tensor, wave: int) -> HostValue:
         """Begin to copy ``scalar`` (one element) to the host without stalling the launches of ``wave``."""
 
