@@ -4,9 +4,25 @@ from __future__ import annotations
 
 from wavelet.engine import Wavelet
 from wavelet.jobs.job import Job
+from wavelet.measure import profile
+from wavelet.planning.plan import BudgetError, Plan
+from wavelet.planning.plan import make_plan as plan
+from wavelet.profiling.profile import Profile
 from wavelet.step import LostBatchError, Step
 from wavelet.waves.turns import NoProgressError
 
-__all__ = ["Job", "LostBatchError", "NoProgressError", "Step", "Wavelet", "__version__"]
+__all__ = [
+    "BudgetError",
+    "Job",
+    "LostBatchError",
+    "NoProgressError",
+    "Plan",
+    "Profile",
+    "Step",
+    "Wavelet",
+    "__version__",
+    "plan",
+    "profile",
+]
 
 __version__ = "0.1.0"

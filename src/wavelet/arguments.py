@@ -22,7 +22,7 @@ AUTO_RESYNC = 32
 
 
 def check(
-    waves: int,
+    waves: int | str,
     update: str,
     accumulate: int,
     resync: object,
@@ -36,7 +36,8 @@ def check(
     Raises:
         ValueError: naming the first one that does not.
     """
-    _check_count("waves", waves)
+    if waves != "auto":
+        _check_count("waves", waves)
     _check_count("accumulate", accumulate)
     if not isinstance(update, str) or update not in RULES:
         raise ValueError(f"update={update!r} is not known: use one of {', '.join(map(repr, RULES))}.")
@@ -55,7 +56,7 @@ def check(
     if not isinstance(compile, bool):
         raise ValueError(f"compile={compile!r} makes no sense: use True or False.")
     every = AUTO_RESYNC if resync == "auto" else resync
-    if update != "neighbour" or waves == 1:
+    if update != "neighbour":
         every = None
     assert every is None or isinstance(every, int)
     return UpdateSettings(accumulate=accumulate, clip_grad_norm=clip_grad_norm, resync=every)

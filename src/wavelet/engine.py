@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Literal
 
@@ -13,23 +11,24 @@ from torch import nn
 from torch.optim import Optimizer
 
 from wavelet import arguments, saving
-from wavelet.devices import Device, make_device
 from wavelet.devices.random_state import RandomState
 from wavelet.face import Face
 from wavelet.forking import quiet_before_fork
-from wavelet.forward import Forward, LossFunction
+from wavelet.forward import LossFunction, Result
+from wavelet.lifecycle import Lifecycle
+from wavelet.measure import choose_waves
+from wavelet.memory import Request, Watch
+from wavelet.options import Options
+from wavelet.planning.plan import Plan
 from wavelet.step import Step
-from wavelet.updates import RULES, HyperParameters, LossScale, check_optimizer
-from wavelet.waves.buffers import BufferSlots
-from wavelet.waves.group import WaveGroup
-from wavelet.waves.replica import check_model, make_replicas
-from wavelet.waves.turns import NoProgressError
+from wavelet.updates import HyperParameters, check_optimizer
+from wavelet.waves.replica import check_model
 from wavelet.waves.wave import Task, Wave
 
 __all__ = ["Wavelet"]
 
 
-class Wavelet:
+class Wavelet(Lifecycle):
     """Trains ``model`` in interleaved waves (Wavelet, MLSys 2021): one wave's forward beside another's backward.
 
     Batch n, counted as handed in, belongs to wave n mod K. Its forward runs in `step` on the caller's thread; its
@@ -41,7 +40,7 @@ class Wavelet:
         optimizer: any ``torch.optim.Optimizer`` that needs no closure.
         loss: ``loss(model, batch)`` gives a scalar tensor, or a mapping with ``"loss"`` whose other entries appear,
             detached, in ``step.outputs``. It must use the model that it is given.
-        waves: K, at least 1.
+        waves: K, at least 1; ``"auto"`` measures one and two with the first batch, and takes the better.
         update: ``"neighbour"`` (each wave steps with the mean of the last K gradients), ``"synchronous"`` (one step a
             round, the plain loop with accumulation) or ``"delayed"`` (serial SGD with delay K−1).
         accumulate: micro-batches a wave gives to one update.
@@ -55,6 +54,9 @@ class Wavelet:
         streams: on CUDA, ``"separate"`` (a stream a wave), ``"shared"``, or ``"auto"``.
         replicate: ``() -> Module``, for models that ``copy.deepcopy`` cannot copy.
         timeout: seconds without progress before a wait raises `NoProgressError`.
+        budget: bound on peak memory: ``"1.25x"`` of one wave's step memory, or bytes (``"2GiB"``) in all.
+        plan: made by `wavelet.plan`, in place of a budget; ``waves="auto"`` takes the plan's.
+        blocks: modules whose calls start the blocks between which batches wait; found if left out.
 
     Raises:
         ValueError: for arguments that make no sense, with what to do instead.
@@ -66,7 +68,7 @@ class Wavelet:
         optimizer: Optimizer,
         loss: LossFunction,
         *,
-        waves: int = 2,
+        waves: int | Literal["auto"] = 2,
         update: str = "neighbour",
         accumulate: int = 1,
         resync: int | Literal["auto"] | None = "auto",
@@ -78,32 +80,25 @@ class Wavelet:
         streams: str = "auto",
         replicate: Callable[[], nn.Module] | None = None,
         timeout: float = 300.0,
+        budget: str | int | None = None,
+        plan: Plan | None = None,
+        blocks: Sequence[str | nn.Module] | None = None,
     ) -> None:
-        settings = arguments.check(waves, update, accumulate, resync, clip_grad_norm, autocast, timeout, compile)
+        self._settings = arguments.check(waves, update, accumulate, resync, clip_grad_norm, autocast, timeout, compile)
         arguments.check_objects(model, optimizer, loss, scheduler, grad_scaler, replicate)
-        self.waves, self.update, self.accumulate = waves, update, accumulate
-        self._device = make_device(check_model(model, num_waves=waves), waves, streams)
-        check_optimizer(optimizer, model)
-        replicas = make_replicas(model, waves, replicate, compile=compile)
-        self._face = Face(model, optimizer)
-        self._forward = Forward(loss, autocast, self._device, BufferSlots(model).clone(), self._face.parameters)
-        self._scheduler = scheduler
-        self._rule = RULES[update](
-            [replica.parameters for replica in replicas],
-            self._face.parameters,
-            optimizer,
-            settings,
-            LossScale.of(grad_scaler, waves),
-            self._device,
+        self._options = Options(
+            loss, autocast, grad_scaler, compile, streams, replicate, timeout, Request.of(model, budget, plan, blocks)
         )
-        self._waves = WaveGroup(replicas, self._rule, self._device, timeout)
-        self._turns = self._waves.turns
-        self._num_batches = self._position = 0  # the position is that in the open round
-        self._hyper_parameters = [self._face.read()] * waves  # at each wave's last micro-batch
+        if plan is not None:
+            waves = plan.check(model, waves, update, accumulate)
+        self.update, self.accumulate, self.waves = update, accumulate, 0  # waves: not decided yet
+        self._scheduler = scheduler
         self._running = self._closed = False
-        self._gradients_seen = self._face.gradients_seen()
-        self._face.publish(self._rule, self._forward.buffers)
-        self._stop_threads = weakref.finalize(self, _stop, self._waves, self._device)
+        check_model(model, num_waves=1 if waves == 1 else 2)
+        check_optimizer(optimizer, model)
+        self._face = Face(model, optimizer)
+        if waves != "auto":
+            self._decide(waves)
         quiet_before_fork(self)
 
     def step(self, batch: Any) -> Step:
@@ -118,6 +113,8 @@ class Wavelet:
             Exception: whatever was raised in a wave since the last call; all threads have ended then.
         """
         with self._fatal():
+            if self.waves == 0:
+                self._decide(choose_waves(self, batch))
             self._check_open()
             if not self._running:
                 self._go_on()
@@ -126,23 +123,33 @@ class Wavelet:
             all_idle = round_starts and self._position == 0
             self._wait(lambda: self._waves.idle if all_idle else wave.idle)
             hyper_parameters = self._read_face(wave)
-            result = self._forward.run(wave, batch, after_turns=round_starts)
             updates = self._rule.updates_after(self._position)
-            with self._device.running(wave.index):
-                scaled = self._rule.scaled(wave.index, result.loss)
-                loss = self._device.to_host(result.loss.detach(), wave.index)
-            task = Task(self._num_batches, scaled, hyper_parameters, updates, result.batch)
-            self._hyper_parameters[wave.index] = hyper_parameters
-            self._num_batches += 1
-            self._position = (self._position + 1) % self._rule.round_size
-            before = RandomState(self._device) if result.compiled or wave.sets_up(task) else None
-            wave.hand_in(task)
+            watch = self._memory.watch(wave, self._num_batches, batch, updates=updates)
+            self._check_failure()
+            with watch.recording:
+                result = self._run_forward(wave, batch, watch, after_turns=round_starts)
+                with self._device.running(wave.index):
+                    scaled = self._rule.scaled(wave.index, result.loss)
+                    loss = self._device.to_host(result.loss.detach(), wave.index)
+                task = Task(self._num_batches, scaled, hyper_parameters, updates, result.batch, watch.watcher)
+                self._hyper_parameters[wave.index] = hyper_parameters
+                self._num_batches += 1
+                self._position = (self._position + 1) % self._rule.round_size
+                before = RandomState(self._device) if result.compiled or wave.sets_up(updates=updates) else None
+                wave.hand_in(task, here=watch.here)
             self._check_failure()
             if before is not None:
                 self._finish_alone(task, before)
+            self._learn(watch, wave, batch, task)
             if updates:
                 self._stepped()
             return Step(task, loss, result.outputs, self._turns)
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan under a budget, once the first 2K + 2 batches are handed in; None without one."""
+        request = self._options.request
+        return self._memory.plan if self.waves else None if request is None else request.plan
 
     def drain(self) -> None:
         """Return when every backward handed in is done; ``model`` and ``optimizer`` are then the newest.
@@ -170,7 +177,9 @@ class Wavelet:
 
     def close(self) -> None:
         """Flush, end all threads and give ``model`` and ``optimizer`` back. Closing twice is allowed."""
-        if not self._closed:
+        if self.waves == 0:  # nothing was made
+            self._closed = True
+        elif not self._closed:
             try:
                 self.flush()
             finally:
@@ -194,6 +203,8 @@ class Wavelet:
         Holds tensors and plain values only, so it loads with ``torch.load(..., weights_only=True)``.
         """
         with self._fatal():
+            if self.waves == 0:
+                self._decide(2)
             self._check_failure()
             if not self._running and not self._closed:
                 self._face.adopt(self._rule, self._forward.buffers)
@@ -209,10 +220,24 @@ class Wavelet:
             ValueError: the state was saved with other ``waves``, ``update`` or ``accumulate``, or for another model.
         """
         with self._fatal():
-            self._check_open()
+            self._check_open(saving.waves_of(state))
             saving.check_state(self, state)
             self._settle()
             saving.load_into(self, state)
+
+    def _run_forward(self, wave: Wave, batch: Any, watch: Watch, *, after_turns: bool) -> Result:
+        try:
+            return self._forward.run(wave, batch, watch.forward(), after_turns=after_turns)
+        except Exception:
+            self._check_failure()  # what a gate raises is a wave's failure
+            raise
+
+    def _learn(self, watch: Watch, wave: Wave, batch: Any, task: Task) -> None:
+        try:
+            self._memory.handed_in(watch, wave, batch, updates=task.updates)
+        except ValueError as error:  # too late to be as if the batch had not been
+            self._turns.fail(error)
+        self._check_failure()
 
     def _read_face(self, wave: Wave) -> HyperParameters:
         if self._face.optimizer_was_replaced():
@@ -237,64 +262,3 @@ class Wavelet:
         self._face.optimizer._opt_called = True  # type: ignore[attr-defined]  # or schedulers would warn
         if self._scheduler is not None:
             self._scheduler.step()
-
-    def _go_on(self) -> None:
-        self._face.adopt(self._rule, self._forward.buffers)
-        self._device.enter()
-        self._running = True
-        self._gradients_seen = self._face.gradients_seen()
-        self._waves.start()
-
-    def _settle(self) -> None:
-        """Wait for all waves, and make the user's objects the newest."""
-        self._wait(lambda: self._waves.idle)
-        if self._running:
-            self._device.leave()
-            self._running = False
-            self._face.publish(self._rule, self._forward.buffers)
-
-    def _wait_until_idle(self) -> None:
-        if self._running and self._waves.is_callers_thread():
-            self._waves.wait(lambda: self._waves.idle)
-
-    def _wait(self, ready: Callable[[], bool]) -> None:
-        self._waves.wait(ready)
-        self._check_failure()
-
-    def _check_open(self) -> None:
-        self._check_failure()
-        if self._closed:
-            raise RuntimeError("this engine is closed: make a new one, or use drain() where training goes on later.")
-
-    def _check_failure(self) -> None:
-        failure = self._turns.failure
-        if failure is None:
-            return
-        if self._closed:
-            raise RuntimeError("this engine has stopped after an error in a wave: make a new one.") from failure
-        self._end()
-        raise self._turns.failure or failure  # an earlier batch may have failed meanwhile
-
-    @contextmanager
-    def _fatal(self) -> Iterator[None]:
-        try:
-            yield
-        except (KeyboardInterrupt, SystemExit, GeneratorExit, NoProgressError) as error:
-            self._turns.fail(error)
-            self._end()
-            raise
-
-    def _end(self) -> None:
-        """Stop and join all threads, once; the user's objects become the newest finished weights."""
-        if self._closed:
-            return
-        self._closed = True
-        self._stop_threads()
-        self._running = False
-        self._face.publish(self._rule, self._forward.buffers, final=True)
-
-
-def _stop(waves: WaveGroup, device: Device) -> None:
-    """End the threads and give the caller's thread back what was taken, also when an engine is forgotten."""
-    if not waves.stop():
-        device.leave()

@@ -62,19 +62,19 @@ class Forward:
         self._face = face
         self._num_waves = device.num_waves
 
-    def run(self, wave: Wave, batch: Any, *, after_turns: bool) -> Result:
-        """The forward of ``batch`` in ``wave``, whose first two are looked at more closely.
+    def run(self, wave: Wave, batch: Any, watched: AbstractContextManager[Any], *, after_turns: bool) -> Result:
+        """The forward of ``batch`` in ``wave``, inside ``watched``; a wave's first two are looked at more closely.
 
         If it raises, random state and buffers are as before.
         """
         device, replica = self._device, wave.replica
         random_state = RandomState(device)
-        watched = wave.num_batches < 2 and self._num_waves > 1
+        early = wave.num_batches < 2 and self._num_waves > 1
         num_compiled = _num_compiled()
         try:
-            with device.forward(wave.index, after_turns=after_turns):
+            with device.forward(wave.index, after_turns=after_turns), watched:
                 replica.buffers.load(self.buffers)
-                with self._autocasting(), refuse_hidden_state(replica.model) if watched else nullcontext():
+                with self._autocasting(), refuse_hidden_state(replica.model) if early else nullcontext():
                     moved = move(batch, device.device)
                     loss, outputs = arguments.split_result(self._loss(replica.model, moved))
                 if wave.num_batches == 0:

@@ -13,7 +13,7 @@ from wavelet.devices.random_state import RandomState
 if TYPE_CHECKING:
     from wavelet.engine import Wavelet
 
-__all__ = ["check_state", "load_into", "state_of"]
+__all__ = ["check_state", "load_into", "state_of", "waves_of"]
 
 VERSION = 1
 
@@ -42,6 +42,12 @@ def state_of(engine: Wavelet) -> dict[str, Any]:
     }
     cloned: dict[str, Any] = _map_tensors(state, lambda tensor: tensor.detach().clone())
     return cloned
+
+
+def waves_of(state: dict[str, Any]) -> int:
+    """How many waves the engine had; 2 for what is no state."""
+    waves = state.get("waves") if isinstance(state, dict) else None
+    return waves if isinstance(waves, int) and waves > 0 else 2
 
 
 def check_state(engine: Wavelet, state: dict[str, Any]) -> None:

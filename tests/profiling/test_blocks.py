@@ -1,10 +1,11 @@
 """The chain of blocks: cut where modules are called once, never inside loops, shared modules or checkpoints."""
 
+import pytest
 import torch
 from torch import nn
 
-from wavelet.profiling.calls import Call, record_calls
-from wavelet.profiling.chain_blocks import find_blocks
+from wavelet.profiling.calls import Call, CallRecorder
+from wavelet.profiling.chain_blocks import BLOCKS, find_blocks, order_blocks
 
 from ..models import Checkpointed
 
@@ -17,9 +18,14 @@ def forward_of(model, **options):
     x = torch.ones(SAMPLES, WIDTH)
     model(x).sum().backward()
     model.zero_grad()
-    tree = record_calls(model, lambda: model(x).sum(), CPU)
+    recorder = CallRecorder(model, CPU)
+    with recorder.recording():
+        value = model(x).sum()
+        recorder.rose()
+        value.backward()
     model.zero_grad()
-    return tree
+    assert not any("forward" in vars(module) for module in model.modules()), "the model is as it was"
+    return recorder.tree()
 
 
 def layers(count):
@@ -37,13 +43,13 @@ def test_calls_form_a_tree_with_bytes():
 
 
 def test_big_containers_are_opened_and_small_parts_are_put_together():
-    model = nn.Sequential(layers(4), nn.Flatten(), *[nn.Identity() for _ in range(5)])
+    model = nn.Sequential(layers(2 * BLOCKS), nn.Flatten(), *[nn.Identity() for _ in range(5)])
     blocks = find_blocks(forward_of(model))
     names = [block.module for block in blocks]
-    assert len(names) >= 4
+    assert BLOCKS <= len(names) <= 2 * BLOCKS + 1
     assert names[0] is None
-    assert all(name.startswith("0.") for name in names[1:]), "what comes behind holds nothing"
-    assert max(block.saved for block in blocks) == LAYER
+    assert all(name.startswith("0.") for name in names[1:-1]), "what comes behind holds nothing"
+    assert max(block.saved for block in blocks) <= 2 * LAYER
 
 
 def test_all_bytes_are_counted_once():
@@ -85,3 +91,17 @@ def test_a_model_of_one_module_is_one_block():
 
 def test_a_forward_that_holds_nothing_is_one_block():
     assert [block.module for block in find_blocks(Call("", 0))] == [None]
+
+
+def test_blocks_that_the_user_names_come_in_the_order_of_their_calls():
+    tree = forward_of(layers(3))
+    assert order_blocks(tree, ["2", "0.1", "1"]) == ["0.1", "1", "2"]
+    with pytest.raises(ValueError, match=r"'9', which this batch did not call exactly once"):
+        order_blocks(tree, ["9"])
+    with pytest.raises(ValueError, match=r"'1\.again'"):
+        order_blocks(forward_of(nn.Sequential(nn.Sigmoid(), Looped())), ["1.again"])
+
+
+def test_calls_are_counted():
+    counts = forward_of(nn.Sequential(nn.Sigmoid(), Looped())).counts()
+    assert counts == {"": 1, "0": 1, "1": 1, "1.again": 3, "1.once": 1}

@@ -3,6 +3,15 @@
 from wavelet.planning.chain import Chain
 from wavelet.planning.interlock import Interlock, least_budget, worst_state
 from wavelet.planning.search import best_interlock
-from wavelet.planning.simulate import seconds_per_batch
+from wavelet.planning.simulate import seconds_per_batch, simulate
 
-__all__ = ["Chain", "Interlock", "best_interlock", "least_budget", "seconds_per_batch", "worst_state"]
+__all__ = [
+    "Chain",
+    "Contention",
+    "Interlock",
+    "best_interlock",
+    "least_budget",
+    "seconds_per_batch",
+    "simulate",
+    "worst_state",
+]

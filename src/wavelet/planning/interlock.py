@@ -44,6 +44,11 @@ class Interlock:
         """L."""
         return len(self.entries)
 
+    def gates(self) -> set[int]:
+        """The blocks that wait for more than the block before them."""
+        before = (0,) * (self.num_waves - 1)
+        return {block for block, (old, new) in enumerate(pairwise((before, *self.entries)), start=1) if old != new}
+
 
 @dataclass(frozen=True)
 class State:

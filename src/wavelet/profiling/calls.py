@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
+from torch import nn
 
-from wavelet.profiling.heap import Mark, record_heap
+from wavelet.profiling.forwards import After, Before, WatchedForwards
+from wavelet.profiling.heap import HeapRecord, Mark
+from wavelet.profiling.watcher import Watcher
 
-__all__ = ["Call", "record_calls"]
+__all__ = ["Call", "CallRecorder"]
 
-FORWARD_DONE = "forward done"
+_ROSE = "rose"
 
 
 @dataclass
@@ -36,39 +37,51 @@ class Call:
     is_only: bool = True
     children: list[Call] = field(default_factory=list)
 
+    def counts(self) -> Counter[str]:
+        """How often each module is called inside."""
+        return sum((child.counts() for child in self.children), Counter(child.name for child in self.children))
 
-def record_calls(model: nn.Module, loss: Callable[[], Tensor], device: torch.device) -> Call:
-    """Run ``loss()`` and its backward, and give the tree of module calls that the forward made.
 
-    The gradients that the backward leaves are the caller's to clear.
+class CallRecorder(Watcher):
+    """Watches one step, inside `recording`; `tree` then gives the module calls that its forward made.
+
+    ``under_autocast`` is then whether any of them was made under autocast.
     """
 
-    def work(mark: Callable[[str], None]) -> None:
-        with _marked_calls(model, mark):
-            value = loss()
-            mark(FORWARD_DONE)
-            value.backward()
+    def __init__(self, model: nn.Module, device: torch.device) -> None:
+        self._model = model
+        self._heap = HeapRecord(device)
+        self._kind = device.type
+        self.under_autocast = False
 
-    return _tree(record_heap(work, device))
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Around the whole step."""
+        forwards = WatchedForwards()
+        for name, module in self._model.named_modules():
+            forwards.watch(module, self._before(name), self._after(name))
+        try:
+            with self._heap:
+                yield
+        finally:
+            forwards.remove()
 
+    def _before(self, name: str) -> Before:
+        def before(_inputs: object, _named: object) -> None:
+            self._heap.mark(f"<{name}")
+            self.under_autocast = self.under_autocast or torch.is_autocast_enabled(self._kind)
 
-@contextmanager
-def _marked_calls(model: nn.Module, mark: Callable[[str], None]) -> Iterator[None]:
-    hooks: list[RemovableHandle] = []
-    for name, module in model.named_modules():
+        return before
 
-        def starts(_module: nn.Module, _inputs: object, name: str = name) -> None:
-            mark(f"<{name}")
+    def _after(self, name: str) -> After:
+        return lambda: self._heap.mark(f">{name}")
 
-        def ends(_module: nn.Module, _inputs: object, _output: object, name: str = name) -> None:
-            mark(f">{name}")
+    def rose(self) -> None:
+        self._heap.mark(_ROSE)
 
-        hooks += [module.register_forward_pre_hook(starts), module.register_forward_hook(ends, always_call=True)]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
+    def tree(self) -> Call:
+        """The outermost call."""
+        return _tree(self._heap.marks)
 
 
 def _tree(marks: list[Mark]) -> Call:
@@ -76,7 +89,7 @@ def _tree(marks: list[Mark]) -> Call:
     root = Call("", 0)
     path = [root]
     for mark in marks:
-        if mark.name == FORWARD_DONE:
+        if mark.name == _ROSE:
             root.ended = mark.held
             break
         if mark.name.startswith("<"):

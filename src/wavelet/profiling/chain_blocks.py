@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from wavelet.profiling.calls import Call
 
-__all__ = ["BLOCKS", "Block", "find_blocks"]
+__all__ = ["BLOCKS", "Block", "find_blocks", "order_blocks"]
 
-BLOCKS = 12
+BLOCKS = 24
 """A block should hold no more than this share of the bytes: then the steps of the interlock are fine enough."""
 
 
@@ -49,7 +49,28 @@ def find_blocks(forward: Call) -> list[Block]:
 def _starts(call: Call, limit: float) -> Iterator[Call]:
     """The calls inside ``call`` at which a block may start; calls that hold much are opened."""
     for child in call.children:
-        if child.is_only:
+        if child.is_only and child.name:  # the model as a whole starts no block
             yield child
         if child.ended - child.started > limit:
             yield from _starts(child, limit)
+
+
+def order_blocks(forward: Call, names: Iterable[str]) -> list[str]:
+    """The modules that a user named as starts of blocks, in the order of their calls.
+
+    Raises:
+        ValueError: one of them is not called exactly once in a step.
+    """
+    calls = {call.name: number for number, call in enumerate(_all_calls(forward)) if call.is_only}
+    for name in names:
+        if name not in calls:
+            raise ValueError(
+                f"blocks names {name!r}, which this batch did not call exactly once: name modules that run once a step."
+            )
+    return sorted(set(names), key=calls.__getitem__)
+
+
+def _all_calls(call: Call) -> Iterator[Call]:
+    for child in call.children:
+        yield child
+        yield from _all_calls(child)

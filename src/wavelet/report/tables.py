@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["Table", "show"]
+__all__ = ["Table", "as_text", "show"]
 
 
 @dataclass
@@ -53,3 +54,13 @@ def show(table: Table, console: Console | None = None) -> None:
             grid.add_row(*map(Text, cells))
         grid.add_section()
     target.print(grid)
+
+
+def as_text(table: Table, width: int = 80) -> str:
+    """`table` as plain text."""
+    from rich.console import Console as RichConsole
+
+    console = RichConsole(file=io.StringIO(), width=width, highlight=False)
+    show(table, console)
+    text: str = console.file.getvalue()  # type: ignore[attr-defined]
+    return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"

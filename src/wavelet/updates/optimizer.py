@@ -125,6 +125,10 @@ class OptimizerCopy:
                 if name not in users or (name in applied and same_value(users[name], applied[name])):
                     shown_group[name] = _clone(value)
 
+    def state_bytes(self) -> int:
+        """Of all tensors in the optimizer's state."""
+        return sum(value.nbytes for _, state in self.states() for value in state.values() if isinstance(value, Tensor))
+
     def states(self) -> Iterator[tuple[nn.Parameter, dict[str, Any]]]:
         """The parameters that have optimizer state, with it, in a fixed order."""
         for parameter in self.own:

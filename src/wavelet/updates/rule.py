@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
@@ -32,6 +32,10 @@ class UpdateSettings:
     accumulate: int = 1
     clip_grad_norm: float | None = None
     resync: int | None = None
+
+    def among(self, waves: int) -> UpdateSettings:
+        """Those for this number of waves: one has no predecessor."""
+        return self if waves > 1 else replace(self, resync=None)
 
 
 class UpdateRule(ABC):

@@ -32,6 +32,16 @@ class WaveGroup:
         self._caller: threading.Thread | None = None
         self.waves = [Wave(index, replica, rule, self.turns, device) for index, replica in enumerate(replicas)]
 
+    @property
+    def num_waves(self) -> int:
+        """K."""
+        return len(self.waves)
+
+    @property
+    def num_batches(self) -> int:
+        """Handed in so far, to all waves."""
+        return sum(wave.num_batches for wave in self.waves)
+
     def __getitem__(self, index: int) -> Wave:
         return self.waves[index]
 

@@ -38,8 +38,8 @@ class Replica:
         self.modules: list[nn.Module] = list(model.modules())
         self.buffers = BufferSlots(model)
         self._attributes: list[Any] | None = None
-        self._training = [module.training for module in self.modules]
-        self._trainable = [parameter.requires_grad for parameter in self.parameters]
+        training = [module.training for module in self.modules]
+        self.modes = (training, [parameter.requires_grad for parameter in self.parameters])  # a new pair if they change
 
     def set_attributes(self, slots: list[tuple[int, str]], before: list[Any], now: list[Any]) -> None:
         """Take over the plain attributes that the user has changed; what a forward changed itself stays.
@@ -58,12 +58,12 @@ class Replica:
 
     def set_modes(self, *, training: list[bool], trainable: list[bool]) -> None:
         """Set each module's ``training`` and each parameter's ``requires_grad``."""
-        if training != self._training:
-            self._training = training
+        if training != self.modes[0]:
+            self.modes = (training, self.modes[1])
             for module, mode in zip(self.modules, training, strict=True):
                 module.training = mode
-        if trainable != self._trainable:
-            self._trainable = trainable
+        if trainable != self.modes[1]:
+            self.modes = (self.modes[0], trainable)
             for parameter, requires_grad in zip(self.parameters, trainable, strict=True):
                 parameter.requires_grad_(requires_grad)
 

@@ -35,7 +35,9 @@ class Turns:
         self.failure: BaseException | None = None
         self._stopped_from = math.inf
         self.recomputes = False
-        self._changed = threading.Condition()  # its lock is re-entrant
+        lock = threading.RLock()
+        self._changed = threading.Condition(lock)  # where waves wait
+        self._callers = threading.Condition(lock)  # where the caller waits: a position reached wakes no wave
         self._next = 0
         self._moved = time.monotonic()
         self._lent = False
@@ -49,7 +51,13 @@ class Turns:
             if change is not None:
                 change()
             self._moved = time.monotonic()
-            self._changed.notify_all()
+            self._wake_all()
+
+    def reached(self) -> None:
+        """A batch has come down to where the caller waits for it."""
+        with self._callers:
+            self._moved = time.monotonic()
+            self._callers.notify_all()
 
     def restart(self, number: int) -> None:
         """The next turn belongs to batch ``number``; all waves must be idle."""
@@ -60,14 +68,14 @@ class Turns:
         with self._changed:
             if number < self._stopped_from:
                 self.failure, self._stopped_from = error, number
-            self._changed.notify_all()
+            self._wake_all()
 
     def stop(self) -> None:
         """Discard what is in flight: every wave's thread ends after what it is doing."""
         with self._changed:
             self._stopped_from = min(self._stopped_from, -1 if self.failure is None else math.inf)
             self._lent = True
-            self._changed.notify_all()
+            self._wake_all()
 
     def lost(self, number: float) -> bool:
         """Whether batch ``number``, if it is not done, never will be."""
@@ -118,7 +126,8 @@ class Turns:
     def _wait_lending(self, ready: Callable[[], bool], describe: Callable[[], str]) -> None:
         started = time.monotonic()
         self._lent = True
-        self._changed.notify_all()
+        if self._asking:
+            self._changed.notify_all()
         try:
             while not ready():
                 left = max(self._moved, started) + self.timeout - time.monotonic()
@@ -126,9 +135,9 @@ class Turns:
                     raise NoProgressError(
                         f"no progress for {self.timeout:g} s: {describe()}\n\n{stacks_of_all_threads()}"
                     )
-                self._changed.wait(left)
+                self._callers.wait(left)
         finally:
-            self._changed.wait_for(lambda: self._holder is None, timeout=self.timeout)
+            self._callers.wait_for(lambda: self._holder is None, timeout=self.timeout)
             self._lent = False
 
     @contextmanager
@@ -139,7 +148,7 @@ class Turns:
             with self._changed:
                 self.recomputes = True
                 self._asking += 1
-                self._changed.notify_all()
+                self._callers.notify_all()
                 try:
                     self.wait_in_wave(lambda: number, lambda: self._lent and self._holder is None)
                     self._holder = me
@@ -154,7 +163,11 @@ class Turns:
                 with self._changed:
                     self._holder = None
                     self._moved = time.monotonic()
-                    self._changed.notify_all()
+                    self._wake_all()
+
+    def _wake_all(self) -> None:
+        self._changed.notify_all()
+        self._callers.notify_all()
 
 
 def stacks_of_all_threads() -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from wavelet.devices import Device
+from wavelet.profiling.watcher import Watcher
 from wavelet.updates import HyperParameters, UpdateRule
 from wavelet.waves.recompute import guard_recomputation
 from wavelet.waves.replica import Replica
@@ -33,6 +34,7 @@ class Task:
         hyper_parameters: those that its update uses.
         updates: whether this micro-batch is the last before an update.
         batch: kept referenced until the device has done with it.
+        watcher: told of its way down.
     """
 
     number: int
@@ -40,7 +42,8 @@ class Task:
     hyper_parameters: HyperParameters
     updates: bool
     batch: object
-    done: bool = field(default=False)
+    watcher: Watcher = field(default_factory=Watcher)
+    done: bool = False
 
 
 class Wave:
@@ -59,6 +62,7 @@ class Wave:
         self._turns = turns
         self._device = device
         self._task: Task | None = None
+        self._here = False
 
     @property
     def idle(self) -> bool:
@@ -72,22 +76,23 @@ class Wave:
         self.thread = threading.Thread(target=self._run, name=f"wavelet {self.name}", daemon=True)
         self.thread.start()
 
-    def sets_up(self, task: Task) -> bool:
-        """Whether the batch is the wave's first, or its first with an update: it sets up lazy state."""
-        return self.num_batches == 0 or (task.updates and not self._has_updated)
+    def sets_up(self, *, updates: bool) -> bool:
+        """Whether the next batch is the wave's first, or its first with an update: it sets up lazy state."""
+        return self.num_batches == 0 or (updates and not self._has_updated)
 
-    def hand_in(self, task: Task) -> None:
-        """Take over a batch after its forward; the wave must be idle."""
+    def hand_in(self, task: Task, *, here: bool = False) -> None:
+        """Take over a batch after its forward; the wave must be idle. ``here``: work on it in the caller's thread."""
         if not self.idle:
             raise RuntimeError("two threads hand batches to one engine at once: step() belongs to one thread.")
         self._has_updated = self._has_updated or task.updates
 
         def take() -> None:
             self._task = task
+            self._here = here or self._alone
             self.num_batches += 1
 
         self._turns.changed(take)
-        if self._alone:
+        if self._here:
             self._attempt(lambda: self._work(task))
 
     def close_round(self, hyper_parameters: HyperParameters) -> None:
@@ -109,7 +114,7 @@ class Wave:
 
     def _work_for_ever(self) -> None:
         while True:
-            self._turns.wait_in_wave(self._number, lambda: self._task is not None)
+            self._turns.wait_in_wave(self._number, lambda: self._task is not None and not self._here)
             assert self._task is not None
             self._work(self._task)
 
@@ -134,12 +139,15 @@ class Wave:
             del loss
             self._device.keep(self.index, task.batch)
             task.batch = None
+            task.watcher.fell()
             self.doing = f"waiting for the turn of batch {task.number}"
             with self._turns.turn(task.number):
                 self.doing = f"in the update of batch {task.number}"
+                task.watcher.updates()
                 self._device.begin_turn(self.index)
                 self._rule.turn(self.index, task.hyper_parameters, updates=task.updates)
                 self._device.end_turn(self.index)
+            task.watcher.turned()
         self.doing = "waiting for a batch"
         self._turns.changed(lambda: self._finish(task))
 
