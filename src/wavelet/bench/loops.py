@@ -113,7 +113,7 @@ class WavesLoop:
     """Wavelet's engine on a job.
 
     Args:
-        options: of `wavelet.Wavelet`: waves, update, accumulate, resync, compile.
+        options: of `wavelet.Wavelet`: waves, update, accumulate, resync, compile, budget.
 
     Raises:
         ValueError: the engine refuses the options or the job.
@@ -122,7 +122,7 @@ class WavesLoop:
     def __init__(self, job: Job, **options: Any) -> None:
         import wavelet
 
-        self._engine = wavelet.Wavelet(
+        self.engine = wavelet.Wavelet(
             job.model,
             job.optimizer,
             job.loss,
@@ -133,23 +133,23 @@ class WavesLoop:
         )
 
     def step(self, batch: Any) -> ReadLoss:
-        handle = self._engine.step(batch)
+        handle = self.engine.step(batch)
         return lambda: float(handle.loss)
 
     def drain(self) -> None:
-        self._engine.drain()
+        self.engine.drain()
 
     def flush(self) -> None:
-        self._engine.flush()
+        self.engine.flush()
 
     def __enter__(self) -> WavesLoop:
-        self._engine.__enter__()
+        self.engine.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._engine.__exit__(kind, error, trace)
+        self.engine.__exit__(kind, error, trace)
 
 
 def batches(loader: Iterable[Any], epochs: int | None = None) -> Iterator[Any]:

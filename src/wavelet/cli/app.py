@@ -12,10 +12,13 @@ from typing import Annotated
 import typer
 
 from wavelet.bench.launch import RunFailed
+from wavelet.cli.advise import advise
 from wavelet.cli.bench import bench
 from wavelet.cli.doctor import doctor
 from wavelet.cli.jobs import jobs
 from wavelet.cli.options import Refusal
+from wavelet.cli.plan import plan
+from wavelet.cli.profile import profile
 from wavelet.cli.train import train
 from wavelet.jobs import JobFileError
 
@@ -25,7 +28,7 @@ __all__ = ["app", "run"]
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-for command in (jobs, train, bench, doctor):
+for command in (jobs, train, profile, plan, advise, bench, doctor):
     app.command()(command)
 
 

@@ -1,84 +1,142 @@
 """`wavelet train`: trains a job in waves, or with the ordinary loop.
 
 The fields of its JSON: what was asked (``job``, ``seed``, ``samples_per_batch``, ``threads``, ``compile``, ``waves``,
-``update``, which is ``plain`` for the ordinary loop, ``accumulate``, ``resync``); ``steps`` and ``samples`` trained;
-``timed_steps`` and ``timed_seconds``, without the warm-up, and ``samples_per_second`` over them; ``losses`` of all
-steps, ``training_loss`` (mean of the last ten), ``validation_loss`` and ``validation_accuracy``, null for none;
-``peak_resident_bytes`` before the validation; ``machine`` and ``versions``.
+``update``, which is ``plain`` for the ordinary loop, ``accumulate``, ``resync``, ``budget``); ``steps`` and ``samples``
+trained; ``timed_steps`` and ``timed_seconds``, without the warm-up, and ``samples_per_second`` over them; ``losses`` of
+all steps, ``training_loss`` (mean of the last ten), ``validation_loss`` and ``validation_accuracy``, null for none;
+``peak_resident_bytes`` before the validation; ``plan``, which `wavelet.Plan.from_json` takes, null without a budget;
+``machine`` and ``versions``.
 """
 
 from __future__ import annotations
 
+import json as json_format
 import os
-import time
-from collections.abc import Sized
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wavelet.bench.loops import Loop, PlainLoop, WavesLoop, batches, drive
-from wavelet.bench.systems import warmup_batches
+from wavelet.bench.loops import Loop, PlainLoop, WavesLoop
 from wavelet.cli.options import (
+    Accumulate,
     BatchSize,
     Force,
     JobName,
     Json,
     Refusal,
+    Report,
     Rule,
     Seed,
+    Threads,
+    about,
+    first_batches,
     given,
     json_file,
     load_job,
+    output_file,
     refusing,
+    set_threads,
 )
-from wavelet.report.machine import machine, peak_resident_bytes, versions
+from wavelet.cli.training import NUM_FINAL_LOSSES, Outcome, run
 from wavelet.report.numbers import mebibytes, significant
-from wavelet.report.progress import Bar
+from wavelet.report.outputfile import OutputFile
 from wavelet.report.tables import Table, show
 
 if TYPE_CHECKING:
     from wavelet.jobs import Job
+    from wavelet.planning.plan import Plan
 
 __all__ = ["train"]
-
-_NUM_FINAL_LOSSES = 10
 
 
 def train(
     context: typer.Context,
     job: JobName,
     *,
-    waves: Annotated[int, typer.Option(min=1, help="Waves on the device.")] = 2,
+    waves: Annotated[str, typer.Option(help="Waves on the device, or auto.")] = "2",
+    budget: Annotated[str | None, typer.Option(help="1.25x of one wave's step memory, or 2GiB in all.")] = None,
     update: Annotated[Rule, typer.Option(help="The update rule.")] = Rule.neighbour,
-    accumulate: Annotated[int, typer.Option(min=1, help="Batches for one update.")] = 1,
+    accumulate: Accumulate = 1,
     resync: Annotated[str, typer.Option(help="Updates between averaging waves: auto, none, or a number.")] = "auto",
     steps: Annotated[int | None, typer.Option(min=1, help="Batches to train.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the data.", show_default="1")] = None,
     batch_size: BatchSize = None,
     seed: Seed = 0,
-    threads: Annotated[int | None, typer.Option(min=1, help="Intra-op threads.", show_default="all cores")] = None,
+    threads: Threads = None,
     compile: Annotated[bool, typer.Option("--compile", help="Compile the model.")] = False,
     plain: Annotated[bool, typer.Option("--plain", help="Train the ordinary loop, to compare.")] = False,
+    report: Report = None,
+    trace: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write a Perfetto trace here.")] = None,
     json: Json = None,
     force: Force = False,
-) -> None:  # fmt: skip
+) -> None:
     """Train a job in waves, and show its speed, losses and peak memory."""
-    target = json_file(json, force)
-    options = {"waves": waves, "update": update.value, "accumulate": accumulate, "resync": _resync(resync)}
-    _check(given(context, "waves", "update", "resync"), options, plain, steps, epochs)
-    _set_threads(threads)
+    target, page, traced = json_file(json, force), output_file(report, force), output_file(trace, force)
+    options: dict[str, Any] = {
+        "waves": _waves(waves),
+        "update": update.value,
+        "accumulate": accumulate,
+        "resync": _resync(resync),
+    }
+    options["budget"] = _budget(budget, options["waves"], pictures=bool(page or traced))
+    _check(given(context, "waves", "update", "resync", "budget", "report", "trace"), options, plain, steps, epochs)
+    set_threads(threads)
     loaded = load_job(job, seed=seed, batch_size=batch_size)
     if plain:
-        options = {"waves": 1, "update": "plain", "accumulate": accumulate, "resync": None}
+        options = {"waves": 1, "update": "plain", "accumulate": accumulate, "resync": None, "budget": None}
     loop = _loop(loaded, options, compile)
-    outcome, failure = _run(loaded, loop, waves, steps, epochs)
+    outcome = run(loaded, loop, 2 if waves == "auto" else options["waves"], steps, epochs, record=bool(page or traced))
+    plan = loop.engine.plan if isinstance(loop, WavesLoop) else None
+    if plan is not None:
+        options["waves"] = plan.waves
+    elif isinstance(loop, WavesLoop):
+        options["waves"] = loop.engine.waves
     if target:  # before anything is printed, which can fail
-        about = {"command": "train", "machine": machine(), "versions": versions(), "job": loaded.name, "seed": seed}
-        sizes = {"samples_per_batch": loaded.samples_per_batch, "threads": _num_threads(), "compile": compile}
-        target.write({**about, **sizes, **options, **outcome})
-    _show(loaded, options, outcome)
-    if failure:
-        raise failure
+        result = {"command": "train", **about(loaded, seed), "compile": compile, **options, **outcome.fields}
+        target.write({**result, "plan": plan.to_json() if plan else None})
+    _show(loaded, options, outcome, plan)
+    if page or traced:
+        _draw(loaded, seed, plan, outcome, page, traced)
+    if outcome.failure:
+        raise outcome.failure
+
+
+def _draw(
+    job: Job, seed: int, plan: Plan | None, outcome: Outcome, page: OutputFile | None, traced: OutputFile | None
+) -> None:
+    if plan is None or not outcome.spans:
+        raise Refusal("the run was too short for a report or a trace: give more --steps")
+    if traced:
+        from wavelet.report.trace import trace_events
+
+        traced.write_text(json_format.dumps(trace_events(outcome.spans, plan.profile, plan.waves)) + "\n")
+    if page:
+        from wavelet.cli.reports import page_of_run
+
+        (batch,) = first_batches(job, 1)
+        page.write_text(page_of_run(job, seed, plan, outcome.spans, batch, outcome.fields["samples_per_second"]))
+
+
+def _waves(text: str) -> int | str:
+    """The engine's `waves` from what was typed."""
+    if text == "auto":
+        return text
+    if text.isdecimal() and int(text) > 0:
+        return int(text)
+    raise Refusal(f"--waves {text} makes no sense: give auto or a whole number from 1")
+
+
+def _budget(text: str | None, waves: int | str, *, pictures: bool) -> int | str | None:
+    """The engine's `budget` from what was typed; for pictures one that nobody has to wait for."""
+    if text is None:
+        return (f"{2 if waves == 'auto' else waves}x") if pictures else None
+    from wavelet.planning.budget import Budget
+
+    budget = int(text) if text.isdecimal() else text
+    with refusing(ValueError):
+        Budget.of(budget)
+    return budget
 
 
 def _resync(text: str) -> int | str | None:
@@ -102,20 +160,6 @@ def _check(typed: list[str], options: dict[str, Any], plain: bool, steps: int | 
         raise Refusal("wavelet train works on one rank, and it was started on several")
 
 
-def _set_threads(threads: int | None) -> None:
-    import torch
-
-    torch.set_flush_denormal(True)
-    if threads:
-        torch.set_num_threads(threads)
-
-
-def _num_threads() -> int:
-    import torch
-
-    return torch.get_num_threads()
-
-
 def _loop(job: Job, options: dict[str, Any], compile: bool) -> Loop:
     """The plain loop or the engine.
 
@@ -128,63 +172,19 @@ def _loop(job: Job, options: dict[str, Any], compile: bool) -> Loop:
     return PlainLoop(job, accumulate=options["accumulate"], compile=compile)
 
 
-def _run(
-    job: Job, loop: Loop, waves: int, steps: int | None, epochs: int | None
-) -> tuple[dict[str, Any], Exception | None]:
-    """Train and evaluate; gives the fields of the result, and what the validation raised, which must not lose them.
-
-    The clock runs from the end of the warm-up.
-    """
-    source = batches(job.loader, None if steps else epochs or 1)
-    total = steps or ((epochs or 1) * len(job.loader) if isinstance(job.loader, Sized) else None)
-    losses: list[float] = []
-    start = time.perf_counter()
-
-    def on_loss(_: int, loss: float) -> None:
-        losses.append(loss)
-        rate = len(losses) * job.samples_per_batch / (time.perf_counter() - start)
-        bar.update(len(losses), f"loss {significant(loss)}  {significant(rate)} samples/s")
-
-    with Bar(job.name, total) as bar, loop:
-        warmup = warmup_batches(waves)
-        done, seconds = drive(loop, source, min(warmup, steps or warmup), on_loss=on_loss)
-        left = steps - done if steps else None
-        timed, timed_seconds = drive(loop, source, left, behind=2 * waves, on_loss=on_loss)
-        loop.flush()
-    if not timed:
-        timed, timed_seconds = done, seconds
-    peak = peak_resident_bytes()
-    validation, failure = None, None
-    if job.validation is not None:
-        try:
-            validation = job.evaluate()
-        except Exception as error:
-            failure = error
-    final = losses[-_NUM_FINAL_LOSSES:]
-    fields = {
-        "steps": len(losses),
-        "samples": len(losses) * job.samples_per_batch,
-        "timed_steps": timed,
-        "timed_seconds": timed_seconds,
-        "samples_per_second": timed * job.samples_per_batch / timed_seconds,
-        "training_loss": sum(final) / len(final),
-        "validation_loss": validation.loss if validation else None,
-        "validation_accuracy": validation.accuracy if validation else None,
-        "peak_resident_bytes": peak,
-        "losses": losses,
-    }
-    return fields, failure
-
-
-def _show(job: Job, options: dict[str, Any], outcome: dict[str, Any]) -> None:
-    num_waves = options["waves"]
+def _show(job: Job, options: dict[str, Any], outcome: Outcome, plan: Plan | None) -> None:
+    num_waves, fields = options["waves"], outcome.fields
     how = "plain loop" if options["update"] == "plain" else f"{num_waves} waves, {options['update']}"
     table = Table(f"{job.name}: {how.replace('1 waves', '1 wave')}", ("", "value"), numbers=("value",))
-    table.row("samples/s", significant(outcome["samples_per_second"]))
-    table.row("steps", str(outcome["steps"]))
-    table.row(f"training loss, last {min(_NUM_FINAL_LOSSES, outcome['steps'])}", significant(outcome["training_loss"]))
-    table.row("validation loss", significant(outcome["validation_loss"]))
-    if outcome["validation_accuracy"] is not None:
-        table.row("validation accuracy", significant(outcome["validation_accuracy"]))
-    table.row("peak resident MiB", mebibytes(outcome["peak_resident_bytes"]))
+    table.row("samples/s", significant(fields["samples_per_second"]))
+    if plan is not None:
+        table.row("samples/s, predicted", significant(plan.samples_per_second))
+        table.row("step memory, promised MiB", mebibytes(plan.peak_step_bytes))
+        table.row("step memory of one wave, MiB", mebibytes(plan.one_wave_step_bytes))
+    table.row("steps", str(fields["steps"]))
+    table.row(f"training loss, last {min(NUM_FINAL_LOSSES, fields['steps'])}", significant(fields["training_loss"]))
+    table.row("validation loss", significant(fields["validation_loss"]))
+    if fields["validation_accuracy"] is not None:
+        table.row("validation accuracy", significant(fields["validation_accuracy"]))
+    table.row("peak resident MiB", mebibytes(fields["peak_resident_bytes"]))
     show(table)

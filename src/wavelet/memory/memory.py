@@ -61,7 +61,7 @@ class Memory:
         if lesson is not None or first or self.plan is None:
             self._waves.wait(lambda: self._waves.idle)
             return self.study.watch(lesson, wave, batch) if lesson else self._free
-        if self._waves.num_waves == 1:
+        if self._waves.num_waves == 1 and self.log is None:
             return self._free
         ahead, turns = list(self._passages), self._waves.turns
         log = self._timed if self.log is None else self.log
@@ -94,9 +94,15 @@ class Memory:
         """
         assert self.plan is not None
         self._timed, self.log = None, []
-        if self.plan.waves > 1 and every_edge:
+        if every_edge or self.plan.waves == 1:
             self._watch_edges(self.plan)
         return self.log
+
+    def stop_recording(self) -> None:
+        """All waves are idle: what happens from now on is not written."""
+        assert self.plan is not None
+        self.log = None
+        self._install(self.plan)
 
     def replan(self, budget: str) -> None:
         """All waves are idle: keep another budget from now on."""
@@ -114,10 +120,10 @@ class Memory:
 
     def _install(self, plan: Plan) -> None:
         """All waves are idle: later batches rise by ``plan``."""
-        self.plan = plan
+        is_new, self.plan = self.plan is None, plan
         if plan.waves > 1:
             self._watch_edges(plan)
-            if plan.profile.num_blocks == 1:
+            if is_new and plan.profile.num_blocks == 1:
                 warnings.warn(_one_block(plan), stacklevel=6)
 
     def _watch_edges(self, plan: Plan) -> None:

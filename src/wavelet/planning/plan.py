@@ -17,7 +17,7 @@ from wavelet.planning.search import best_interlock
 from wavelet.planning.simulate import seconds_per_batch
 from wavelet.profiling.profile import NO_CONTENTION, Contention, Profile, Timing, model_print
 
-__all__ = ["BudgetError", "Plan", "chain_of", "make_plan", "one_wave_bytes", "predict"]
+__all__ = ["BudgetError", "Plan", "chain_of", "contention_under", "make_plan", "one_wave_bytes", "predict"]
 
 SMALL_BYTES = 2**18
 """Allowed on top for Python's objects and libraries that allocate on their own."""
@@ -190,15 +190,18 @@ def _plan_for(profile: Profile, budget: Budget, waves: int, update: str, accumul
 def predict(profile: Profile, interlock: Interlock, update: str, accumulate: int) -> float:
     """Samples a second under an interlock, by simulation with the measured contention."""
     waves = interlock.num_waves
-    contention = NO_CONTENTION if waves == 1 else _contention(profile.timing(waves), interlock)
+    contention = contention_under(profile, interlock)
     round_size = waves * accumulate if update == "synchronous" else 0
     return profile.samples / seconds_per_batch(chain_of(profile, waves), interlock, contention, round_size=round_size)
 
 
-def _contention(timing: Timing, interlock: Interlock) -> Contention:
+def contention_under(profile: Profile, interlock: Interlock) -> Contention:
     """Between that of waves that run freely and that of a table whose block j waits for position j."""
+    if interlock.num_waves == 1:
+        return NO_CONTENTION
     tightest = interlock.num_blocks * (interlock.num_blocks + 1) / 2
     share = min(1.0, sum(entry[0] for entry in interlock.entries) / tightest)
+    timing = profile.timing(interlock.num_waves)
     free, tight = timing.contention, timing.tight
     return Contention(*(one + share * (other - one) for one, other in zip(free, tight, strict=True)))
 

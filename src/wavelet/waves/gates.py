@@ -71,24 +71,24 @@ class Passage(Watcher):
 
     def rose(self) -> None:
         self._ahead = ()
-        self._reach(0)
         self._note("rose", 0)
+        self._reach(0)
 
     def left(self, position: int) -> None:
         if position > self.position:
+            self._note("left", position)  # before anybody is let through, so that the log has it in this order
             self._reach(position)
-            self._note("left", position)
 
     def fell(self) -> None:
-        self._reach(self._done - 1)
         self._note("fell", self._done - 1)
+        self._reach(self._done - 1)
 
     def updates(self) -> None:
         self._note("updates", 0)
 
     def turned(self) -> None:
-        self._reach(self._done)
         self._note("turned", self._done)
+        self._reach(self._done)
 
     def wait_for(self, position: int) -> None:
         """In the caller's thread: return when this batch has reached ``position``.
