@@ -130,7 +130,8 @@ class Study:
         edges = BlockEdges(model, self._blocks)
         if lesson == "seconds":
             return Watch(SecondsRecorder(len(self._blocks), self._device), edges, lesson)
-        recorder = BytesRecorder(model, len(self._blocks), self._device, self._bytes_of(batch))
+        stay = self._rule.settings.accumulate > 1 and not self._rule.shares_weights
+        recorder = BytesRecorder(model, len(self._blocks), self._device, self._bytes_of(batch), gradients_stay=stay)
         return Watch(recorder, edges, lesson, recorder.recording())
 
     def learn(self, watch: Watch, wave: Wave, batch: Any, *, updates: bool) -> None:

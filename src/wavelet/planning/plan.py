@@ -145,12 +145,12 @@ def make_plan(
 
 
 def chain_of(profile: Profile, waves: int) -> Chain:
-    """The chain of a profile, with the seconds of one wave among ``waves``; its turn's bytes are resting memory."""
+    """The chain of a profile, with the seconds of one wave among ``waves``."""
     timing = profile.timing(waves)
     first, *others = timing.seconds.forward
     forward = (first + timing.between, *others)
     backward, update = timing.seconds.backward, timing.seconds.update
-    return Chain((0, *profile.bytes.rising), (*profile.bytes.falling, 0, 0), forward, backward, update)
+    return Chain((0, *profile.bytes.rising), (*profile.bytes.falling, profile.bytes.turn, 0), forward, backward, update)
 
 
 def one_wave_bytes(profile: Profile) -> int:

@@ -8,8 +8,7 @@ __all__ = ["resting_bytes"]
 
 
 def resting_bytes(profile: Profile, waves: int, update: str, accumulate: int) -> int:
-    """Bytes of replicas, optimizer states, buffers, and, as if they were there all the time, gradients and the turn's
-    working space. (Turns run one at a time, so they share it.)
+    """Bytes of replicas, optimizer states, buffers, and gradients that are kept between turns.
 
     Args:
         profile: says how large one of each is.
@@ -19,12 +18,14 @@ def resting_bytes(profile: Profile, waves: int, update: str, accumulate: int) ->
     """
     replicas = 1 if update == "synchronous" else waves
     optimizers = waves if update == "neighbour" else 1
-    kept = {"neighbour": waves - 1, "synchronous": int(waves * accumulate > 1), "delayed": 0}[update]
-    gradients = waves + kept  # each wave's own, and the window or the sum of the round
+    if update == "synchronous":
+        gradients = int(waves * accumulate > 1)  # the sum of the round
+    else:
+        window = waves - 1 if update == "neighbour" else 0
+        gradients = window + (waves if accumulate > 1 else 0)  # and what each wave accumulates
     return (
         replicas * profile.parameter_bytes
         + optimizers * profile.optimizer_bytes
         + gradients * profile.gradient_bytes
-        + profile.bytes.turn
         + (waves + 2) * profile.buffer_bytes  # of the replicas, of the face, and those carried between forwards
     )

@@ -99,7 +99,7 @@ class Profile:
     @property
     def peak(self) -> int:
         """The most bytes that one batch holds while it runs alone."""
-        return max(*self.bytes.rising, *self.bytes.falling)
+        return max(*self.bytes.rising, *self.bytes.falling, self.bytes.turn)
 
     def timing(self, num_waves: int) -> Timing:
         """The timing measured with this number of waves, or with the nearest."""

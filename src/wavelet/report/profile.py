@@ -49,7 +49,7 @@ def _about(profile: Profile) -> list[str]:
     update = min(profile.timings.items())[1].seconds.update
     lines = [
         "MiB and ms; peaks are of all that a batch holds while the block runs, up and down.",
-        f"The turn (exchange and update) takes {_ms(update)} ms and {_mib(profile.bytes.turn)} MiB besides gradients.",
+        f"The turn (exchange and update) takes {_ms(update)} ms and holds up to {_mib(profile.bytes.turn)} MiB.",
         f"A replica has {_mib(profile.parameter_bytes)} MiB of parameters, {_mib(profile.gradient_bytes)} of "
         f"gradients, {_mib(profile.optimizer_bytes)} of optimizer state.",
     ]

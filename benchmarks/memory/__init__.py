@@ -1,0 +1,1 @@
+"""The promise of memory, measured."""
