@@ -11,14 +11,21 @@ import json
 import platform
 import statistics
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 import wavelet
+from wavelet.devices import make_device
+from wavelet.planning import Interlock
+from wavelet.profiling.edges import BlockEdges
+from wavelet.waves.gates import Passage
+from wavelet.waves.turns import Turns
 
 NUM_PARAMETERS = 300
+NUM_BLOCKS = 50
 
 
 class Many(nn.Module):
@@ -65,6 +72,59 @@ def waves(steps: int, batch: Tensor, num_waves: int, update: str) -> float:
         return (time.perf_counter() - started) / steps
 
 
+class Chain(nn.Module):
+    """As many blocks as there can be: each multiplies by a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.Sequential(*[Times() for _ in range(NUM_BLOCKS)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.parts(x).sum()  # type: ignore[no-any-return]
+
+
+class Times(nn.Module):
+    """A block of one operator."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.factor
+
+
+def step_of_chain(steps: int, *, gates: bool) -> float:
+    """Seconds of a forward and backward of the chain, perhaps with a gate at each block and a watch on each edge."""
+    model = Chain()
+    names = (None, *(f"parts.{block}" for block in range(1, NUM_BLOCKS)))
+    edges = BlockEdges(model, names, {name: 1 for name, _ in model.named_modules()}) if gates else None
+    interlock = Interlock(tuple((block,) for block in range(1, NUM_BLOCKS + 1)))
+    turns, device = Turns(60.0), make_device(torch.device("cpu"), 2)
+    done = Passage(0, 0, interlock, (), turns, device)
+    done.turned()
+    x = torch.ones(1)
+    started = time.perf_counter()
+    for _ in range(steps):
+        passage = Passage(1, 1, interlock, (done,), turns, device)
+        with edges.forward(passage) if edges else nullcontext():
+            value = model(x)
+        value.backward()
+    return (time.perf_counter() - started) / steps
+
+
+def show_gates(steps: int, rounds: int) -> dict[str, list[float]]:
+    """Print what the gate and the watch of a block cost, where nobody has to wait."""
+    figures: dict[str, list[float]] = {"without gates": [], "with gates": []}
+    for _ in range(rounds):
+        figures["without gates"].append(step_of_chain(steps, gates=False))
+        figures["with gates"].append(step_of_chain(steps, gates=True))
+    pairs = zip(figures["with gates"], figures["without gates"], strict=True)
+    each = sorted((with_gates - without) / NUM_BLOCKS * 1e6 for with_gates, without in pairs)
+    print(f"\na gate and the watch of its edge: {statistics.median(each):.1f} µs a block ({each[0]:.1f}–{each[-1]:.1f})")
+    return figures
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=200)
@@ -86,6 +146,7 @@ def main() -> None:
         middle = statistics.median(seconds)
         spread = f"{min(seconds) * 1e6:.0f}–{max(seconds) * 1e6:.0f}"
         print(f"{name:<18}{middle * 1e6:>12.0f}{(middle - base) * 1e6:>+12.0f}{spread:>16}")
+    figures |= show_gates(options.steps, options.rounds)
     if options.json:
         machine = {"machine": platform.processor() or platform.machine(), "torch": torch.__version__}
         options.json.write_text(json.dumps({"schema_version": 1, **machine, "seconds": figures}, indent=1) + "\n")

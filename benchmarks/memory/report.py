@@ -58,8 +58,8 @@ def _speed(rows: list[dict[str, Any]]) -> Iterator[str]:
     yield "## Throughput within a budget"
     yield ""
     yield (
-        "Samples a second, medians of runs in turn. One wave has one thread, as each of two waves has. In brackets: what "
-        "`wavelet.plan` predicted from a `wavelet.profile`, over what was measured."
+        "Samples a second, medians of runs in turn. One wave has one thread, as each of two waves has. In brackets: "
+        "what `wavelet.plan` predicted from a `wavelet.profile`, over what was measured."
     )
     yield ""
     budgets = list(rows[0]["predicted"]["samples_per_second"])

@@ -57,7 +57,7 @@ class Meeting:
                     module.register_forward_hook(self._behind(wave.index))
 
     def at(self, newest: int, older: int) -> None:
-        """From now on, these are the points; the engine is idle."""
+        """From now on, these are the points."""
         self._points = (newest, older)
         self._log.clear()  # or it would count as memory of the steps
 

@@ -169,7 +169,8 @@ def _meet(meeting: Meeting, engine: wavelet.Wavelet, source: Iterator[Any]) -> N
     for newest in range(POINTS):
         for older in range(POINTS):
             meeting.at(newest, older)
-            _train(engine, source, 3)
+            for batch in itertools.islice(source, 3):
+                engine.step(batch)
 
 
 def _resting(engine: wavelet.Wavelet) -> tuple[int, int]:

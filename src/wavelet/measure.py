@@ -53,7 +53,7 @@ def profile(
 ) -> Profile:
     """What one step of ``model`` with ``batch`` costs, block by block: in bytes, and in seconds among K waves.
 
-    Runs about 35 steps on copies of the model; the model, its optimizer and random state stay as they are.
+    Runs about 45 steps on copies of the model; the model, its optimizer and random state stay as they are.
 
     Args:
         model: on one device, CPU or CUDA.

@@ -6,7 +6,7 @@ from torch import nn
 
 import wavelet
 from wavelet.planning import best_interlock
-from wavelet.planning.plan import chain_of
+from wavelet.planning.plan import SMALL_BYTES, chain_of
 
 from ..models import assert_same, batches, conv, loss, mlp, trained_weights
 from .ledger import Block, Ledger
@@ -191,7 +191,7 @@ def test_a_larger_batch_runs_alone_and_is_planned_anew():
         for batch in batches(4, size=24, image=True):
             engine.step(batch)
         large = engine.plan
-    assert large.one_wave_step_bytes > 1.5 * (small.one_wave_step_bytes - 2**18)
+    assert large.one_wave_step_bytes > 1.5 * (small.one_wave_step_bytes - SMALL_BYTES)
     assert large.profile.samples == 24
 
 
@@ -319,5 +319,5 @@ def test_the_interlock_is_the_planners():
             engine.step(batch)
     plan = engine.plan
     assert plan.interlock == best_interlock(
-        chain_of(plan.profile, 2), 2, int(1.3 * plan.one_wave_step_bytes) - plan.profile.batch_bytes - 2**18
+        chain_of(plan.profile, 2), 2, int(1.3 * plan.one_wave_step_bytes) - plan.profile.batch_bytes - SMALL_BYTES
     )

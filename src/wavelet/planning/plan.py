@@ -19,7 +19,7 @@ from wavelet.profiling.profile import NO_CONTENTION, Contention, Profile, Timing
 
 __all__ = ["BudgetError", "Plan", "chain_of", "contention_under", "make_plan", "one_wave_bytes", "predict"]
 
-SMALL_BYTES = 2**18
+SMALL_BYTES = 3 * 2**17
 """Allowed on top for Python's objects and libraries that allocate on their own."""
 
 WORTH_A_WAVE = 1.02
