@@ -121,7 +121,9 @@ def show_gates(steps: int, rounds: int) -> dict[str, list[float]]:
         figures["with gates"].append(step_of_chain(steps, gates=True))
     pairs = zip(figures["with gates"], figures["without gates"], strict=True)
     each = sorted((with_gates - without) / NUM_BLOCKS * 1e6 for with_gates, without in pairs)
-    print(f"\na gate and the watch of its edge: {statistics.median(each):.1f} µs a block ({each[0]:.1f}–{each[-1]:.1f})")
+    print(
+        f"\na gate and the watch of its edge: {statistics.median(each):.1f} µs a block ({each[0]:.1f}–{each[-1]:.1f})"
+    )
     return figures
 
 

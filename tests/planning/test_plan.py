@@ -5,13 +5,13 @@ import pytest
 from wavelet.planning import Chain, Interlock, seconds_per_batch, simulate
 from wavelet.planning.budget import Budget
 from wavelet.planning.plan import SMALL_BYTES, BudgetError, Plan, contention_under, make_plan
-from wavelet.profiling.profile import Contention, Profile, Smaller, Timing, fits
+from wavelet.profiling.profile import NO_CONTENTION, Contention, Profile, Smaller, Timing, fits
 from wavelet.profiling.recorders import BlockBytes, BlockSeconds
 
 MIB = 2**20
 
 
-def profile_of(blocks=8, *, forward=0.1, backward=0.2, contention=Contention(), tight=Contention(), **more):
+def profile_of(blocks=8, *, forward=0.1, backward=0.2, contention=NO_CONTENTION, tight=NO_CONTENTION, **more):
     """Blocks of 1 MiB, gradients of nothing; one wave alone is as fast with all threads as with its share."""
     saved = (MIB,) * blocks
     rising = tuple(MIB * (block + 1) for block in range(blocks))

@@ -11,7 +11,8 @@ def batch(number, start, rose, fell, updates, turned, *, waits=()):
     events = [Event(start, number, "starts", 1), Event(rose, number, "rose", 0)]
     for begin, end in waits:
         events += [Event(begin, number, "waits", 2), Event(end, number, "starts", 2)]
-    return [*events, Event(fell, number, "fell", 2), Event(updates, number, "updates", 0), Event(turned, number, "turned", 3)]
+    end = [Event(fell, number, "fell", 2), Event(updates, number, "updates", 0), Event(turned, number, "turned", 3)]
+    return [*events, *end]
 
 
 def test_work_beside_nothing_is_not_slowed_down():

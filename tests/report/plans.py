@@ -7,7 +7,7 @@ from wavelet.profiling.recorders import BlockBytes, BlockSeconds
 MIB = 2**20
 
 
-def profile(saved, transient=None, forward=None, backward=None, names=None, update=0.002, waves=(1, 2, 3)):
+def profile(saved, transient=None, forward=None, backward=None, names=None, update=0.002, waves=(1, 2, 3), turn=0):
     num_blocks = len(saved)
     rising = [sum(saved[: j + 1]) for j in range(num_blocks)]
     falling = [sum(saved[: num_blocks - i]) + (transient or [0] * num_blocks)[i] for i in range(num_blocks)]
@@ -17,7 +17,7 @@ def profile(saved, transient=None, forward=None, backward=None, names=None, upda
         device="cpu",
         blocks=(None, *(names or [f"block.{j}" for j in range(2, num_blocks + 1)])),
         calls={},
-        bytes=BlockBytes(tuple(saved), (0,) * num_blocks, tuple(rising), tuple(falling), 0),
+        bytes=BlockBytes(tuple(saved), (0,) * num_blocks, tuple(rising), tuple(falling), turn),
         timings={count: Timing(threads=1, seconds=seconds) for count in waves},
         samples=8,
         shapes=(((8, 4),),),

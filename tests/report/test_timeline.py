@@ -67,12 +67,12 @@ def test_no_events_make_no_spans():
 
 
 def test_memory_of_the_story_by_hand():
-    costs = profile([10, 5], transient=[3, 1])
+    costs = profile([10, 5], transient=[3, 1], turn=2)
     assert costs.bytes.rising == (10, 15)
     assert costs.bytes.falling == (18, 11)
     curves = memory_curve(measured_spans(STORY, num_waves=2, num_blocks=2), costs, 2)
-    assert curves[0] == [(0.0, 10), (1.0, 15), (3.0, 18), (5.0, 11), (8.0, 0)]
-    assert curves[1] == [(0.0, 0), (3.5, 10), (5.25, 15), (7.0, 18), (8.5, 0)]
+    assert curves[0] == [(0.0, 10), (1.0, 15), (3.0, 18), (5.0, 11), (8.0, 2), (9.0, 0)]
+    assert curves[1] == [(0.0, 0), (3.5, 10), (5.25, 15), (7.0, 18), (8.5, 2), (10.0, 0)]
     assert level_at(curves[0], [0.0, 0.5, 5.0, 9.9]) == [10, 10, 11, 0]
     assert peak_of(curves) == 29  # from 7 to 8
 

@@ -119,7 +119,7 @@ def _by_start(spans: Iterable[Span]) -> list[Span]:
 def memory_curve(spans: Iterable[Span], profile: Profile, num_waves: int) -> list[Curve]:
     """For each wave, what its batch holds: the upper values that the promise counts with, not measured bytes.
 
-    A batch that waits in a gate holds what the block before it may hold; one that waits for its turn holds nothing.
+    A batch that waits in a gate holds what the block before it may hold.
     """
     curves: list[Curve] = [[(0.0, 0)] for _ in range(num_waves)]
     for span in _by_start(spans):
@@ -131,13 +131,15 @@ def memory_curve(spans: Iterable[Span], profile: Profile, num_waves: int) -> lis
             curve[-1] = (before, level)
         elif level != curve[-1][1]:
             curve.append((span.start, level))
+        if span.kind == "turn":
+            curve.append((span.end, 0))
     return curves
 
 
 def _held(span: Span, profile: Profile) -> int:
     if span.kind == "forward":
         return profile.bytes.rising[span.block - 1]
-    return profile.bytes.falling[profile.num_blocks - span.block] if span.kind == "backward" else 0
+    return profile.bytes.falling[profile.num_blocks - span.block] if span.kind == "backward" else profile.bytes.turn
 
 
 def level_at(curve: Curve, times: Iterable[float]) -> list[int]:
