@@ -87,7 +87,14 @@ class Wavelet(Lifecycle):
         self._settings = arguments.check(waves, update, accumulate, resync, clip_grad_norm, autocast, timeout, compile)
         arguments.check_objects(model, optimizer, loss, scheduler, grad_scaler, replicate)
         self._options = Options(
-            loss, autocast, grad_scaler, compile, streams, replicate, timeout, Request.of(model, budget, plan, blocks)
+            loss,
+            autocast,
+            grad_scaler,
+            compile,
+            streams,
+            replicate,
+            timeout,
+            Request.of(model, waves, budget, plan, blocks),
         )
         if plan is not None:
             waves = plan.check(model, waves, update, accumulate)

@@ -219,6 +219,7 @@ def test_modes_and_frozen_weights_are_planned_anew():
         ({"budget": True}, "makes no sense"),
         ({"budget": 1.5}, "makes no sense"),
         ({"budget": "3 parsecs"}, "makes no sense"),
+        ({"budget": "1x", "waves": 4}, "use 1 to 3"),
         ({"blocks": ["0"]}, "no meaning without budget"),
         ({"budget": "1x", "blocks": ["nothing"]}, "no module of the model"),
         ({"budget": "1x", "blocks": "0"}, "give a list"),

@@ -134,6 +134,17 @@ def test_three_waves_fit_and_no_entry_can_be_lowered(drawn, ratio):
         assert walk(parts, table.entries) > budget
 
 
+def test_three_waves_on_a_long_chain_fit_too():
+    """Searched in groups of blocks: the bound holds for the table of blocks, of which every state is looked at."""
+    saved = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2]
+    chain = Chain.of_parts(saved, [1] * 17, backward_transient=[2, 7] * 8 + [2], forward_seconds=(1.0,) * 17)
+    for ratio in (1.0, 1.4, 2.2):
+        budget = int(chain.peak * ratio)
+        found = best_interlock(chain, 3, budget)
+        assert found.num_blocks == 17
+        assert least_budget(chain, found) <= budget
+
+
 def uniform(num_blocks, ratio):
     """Forward 1 unit and backward 2 in all, no gradients: as the interlock of a budget of ``ratio`` batches."""
     chain = Chain.of_parts(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from wavelet.planning.budget import Budget
-from wavelet.planning.plan import Plan
+from wavelet.planning.plan import Plan, check_waves
 
 __all__ = ["Request"]
 
@@ -28,7 +28,7 @@ class Request:
     blocks: tuple[str, ...] | None
 
     @classmethod
-    def of(cls, model: nn.Module, budget: object, plan: object, blocks: object) -> Request | None:
+    def of(cls, model: nn.Module, waves: int | str, budget: object, plan: object, blocks: object) -> Request | None:
         """The request, or None where nothing was asked for.
 
         Raises:
@@ -42,6 +42,7 @@ class Request:
             raise ValueError("blocks= has no meaning without budget=: give both, or neither.")
         if budget is None and plan is None:
             return None
+        check_waves(waves)
         return cls(None if budget is None else Budget.of(budget), plan, _names(model, blocks))
 
 

@@ -13,11 +13,20 @@ from wavelet.planning.budget import Budget
 from wavelet.planning.chain import Chain
 from wavelet.planning.interlock import Interlock, least_budget
 from wavelet.planning.resting import resting_bytes
-from wavelet.planning.search import best_interlock
+from wavelet.planning.search import MOST_WAVES, best_interlock
 from wavelet.planning.simulate import seconds_per_batch
 from wavelet.profiling.profile import NO_CONTENTION, Contention, Profile, Timing, model_print
 
-__all__ = ["BudgetError", "Plan", "chain_of", "contention_under", "make_plan", "one_wave_bytes", "predict"]
+__all__ = [
+    "BudgetError",
+    "Plan",
+    "chain_of",
+    "check_waves",
+    "contention_under",
+    "make_plan",
+    "one_wave_bytes",
+    "predict",
+]
 
 SMALL_BYTES = 3 * 2**17
 """Allowed on top for Python's objects and libraries that allocate on their own."""
@@ -126,6 +135,7 @@ def make_plan(
         ValueError: an argument makes no sense.
     """
     allowed = Budget.of(budget)
+    check_waves(waves)
     if waves != "auto":
         return _plan_for(profile, allowed, waves, update, accumulate)
     best: Plan | None = None
@@ -142,6 +152,16 @@ def make_plan(
         assert refusal is not None
         raise refusal
     return best
+
+
+def check_waves(waves: int | str) -> None:
+    """Refuse a number of waves that cannot be planned for.
+
+    Raises:
+        ValueError: it is not ``"auto"`` and not from 1 to 3.
+    """
+    if waves != "auto" and (not isinstance(waves, int) or isinstance(waves, bool) or not 1 <= waves <= MOST_WAVES):
+        raise ValueError(f"waves={waves!r} cannot be planned for: use 1 to {MOST_WAVES}, or 'auto'.")
 
 
 def chain_of(profile: Profile, waves: int) -> Chain:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import product
+from itertools import accumulate, product
 
 from wavelet.planning.chain import Chain
 from wavelet.planning.interlock import Interlock, in_order, passed_gates
 from wavelet.planning.simulate import seconds_per_batch
 
-__all__ = ["best_interlock"]
+__all__ = ["MOST_WAVES", "best_interlock"]
+
+MOST_WAVES = 3
 
 Entry = tuple[int, ...]
+
+GROUPS = 10
 
 WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 """With three waves a block can wait more for one predecessor or more for the other: the shares that are tried."""
@@ -21,7 +25,8 @@ def best_interlock(chain: Chain, num_waves: int, budget: int) -> Interlock:
     """The fastest interlock under which no state holds more than ``budget`` bytes; no entry of it can be lowered.
 
     With two waves each block has one least position, and their table is the fastest, as less waiting never makes a
-    schedule slower. With three there are several such tables: a few are made and simulated.
+    schedule slower. With three there are several such tables: a few are made, for at most `GROUPS` groups of blocks,
+    and simulated.
 
     Raises:
         ValueError: the budget is below what one batch alone needs.
@@ -30,9 +35,38 @@ def best_interlock(chain: Chain, num_waves: int, budget: int) -> Interlock:
         raise ValueError(f"one batch alone needs {chain.peak:,} bytes, more than the {budget:,} allowed.")
     if num_waves == 1:
         return Interlock(((),) * chain.num_blocks)
-    search = _Search(chain, num_waves, budget)
-    tables = {search.table(weight) for weight in (WEIGHTS if num_waves > 2 else WEIGHTS[:1])}
+    if num_waves == 2:
+        return _Search(chain, num_waves, budget).table(0.0)
+    sizes = _group_sizes(chain.num_blocks)
+    search = _Search(_merged(chain, sizes), num_waves, budget)
+    tables = {_spread(search.table(weight), sizes) for weight in WEIGHTS}
     return min(tables, key=lambda table: (seconds_per_batch(chain, table), table.entries))
+
+
+def _group_sizes(num_blocks: int) -> list[int]:
+    """With three waves a search over many blocks takes minutes: so many blocks are searched as one, in order."""
+    groups = min(num_blocks, GROUPS)
+    return [num_blocks * (group + 1) // groups - num_blocks * group // groups for group in range(groups)]
+
+
+def _merged(chain: Chain, sizes: Sequence[int]) -> Chain:
+    """The chain of groups of blocks: each holds what the fullest of its blocks holds."""
+    ends = list(accumulate(sizes))
+    starts = [0, *ends[:-1]]
+    last = chain.num_blocks
+    rising = [max(chain.rising[start + 1 : end + 1]) for start, end in zip(starts, ends, strict=True)]
+    falling = [
+        max(chain.falling[last - end : last - start]) for start, end in reversed(list(zip(starts, ends, strict=True)))
+    ]
+    seconds = [0.0] * len(sizes)
+    return Chain((0, *rising), (*falling, *chain.falling[last:]), tuple(seconds), tuple(seconds))
+
+
+def _spread(table: Interlock, sizes: Sequence[int]) -> Interlock:
+    """The table of groups as one of blocks: whoever waits for groups waits for all of their blocks."""
+    positions = [0, *accumulate(reversed(sizes)), sum(sizes) + 1]
+    entries = [tuple(positions[group] for group in entry) for entry in table.entries]
+    return Interlock(tuple(entry for entry, size in zip(entries, sizes, strict=True) for _ in range(size)))
 
 
 class _Search:
