@@ -23,6 +23,9 @@ import wavelet
 import wavelet.devices.cuda
 from wavelet.devices import make_device
 from wavelet.devices.cuda import Cuda
+from wavelet.planning import Interlock
+from wavelet.waves.gates import Passage
+from wavelet.waves.turns import Turns
 
 from ..models import Serial, assert_same, batches, loss, mlp, trained_weights
 
@@ -228,7 +231,7 @@ def machine(monkeypatch):
             return torch.empty(*args, **kwargs)
 
     monkeypatch.setattr(wavelet.devices.cuda, "torch", Torch())
-    monkeypatch.setattr("wavelet.engine.make_device", Cuda)
+    monkeypatch.setattr("wavelet.lifecycle.make_device", Cuda)
     monkeypatch.setattr(torch.Tensor, "record_stream", record_stream, raising=False)
     torch.set_num_threads(1)
     return made
@@ -338,6 +341,35 @@ def test_every_read_of_another_waves_tensors_is_ordered(machine, rule, streams, 
 @pytest.mark.parametrize("waves", [2, 3])
 def test_options_are_ordered_too(machine, waves, options):
     assert train(machine, mlp(depth=1), waves=waves, streams="separate", **options) == []
+
+
+@pytest.mark.parametrize("budget", ["1x", "1.5x"])
+@pytest.mark.parametrize("waves", [2, 3])
+def test_a_budget_is_ordered_too_and_changes_no_bit(machine, waves, budget):
+    data = batches(20, size=6)
+    models = []
+    for more in ({}, {"budget": budget}):
+        torch.manual_seed(3)
+        models.append(mlp())
+        assert train(machine, models[-1], data=data, waves=waves, streams="separate", **more) == []
+    assert_same(*map(trained_weights, models))
+
+
+def test_a_gate_orders_the_rising_waves_launches_behind_the_position_it_waited_for(machine):
+    """The interlock's edge on the device: what the falling wave launched before it left the block comes first."""
+    device, turns = Cuda(torch.device("cpu"), 2, "separate"), Turns(10.0)
+    interlock = Interlock(((0,), (1,)))
+    falling = Passage(0, 0, interlock, (), turns, device)
+    falling.rose()
+    rising = Passage(1, 1, interlock, (falling,), turns, device)
+    mine, its = device._streams[1], device._streams[0]
+    rising.starts(1)
+    its.clock[its.name] += 1  # a launch of the falling wave, in the block that it is about to leave
+    falling.left(1)
+    its.clock[its.name] += 1  # and one of the block after
+    assert mine.clock[its.name] == 0
+    rising.starts(2)
+    assert mine.clock[its.name] == 1
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -125,8 +126,7 @@ class Cuda(Device):
 
     def follow(self, order: object, wave: int) -> None:
         if order is not None:
-            assert isinstance(order, torch.cuda.Event)
-            self._streams[wave].wait_event(order)
+            self._streams[wave].wait_event(cast("torch.cuda.Event", order))
 
     def to_host(self, scalar: Tensor, wave: int) -> HostValue:
         return _Arriving(scalar, self._streams[wave])
