@@ -32,12 +32,13 @@ PARTS = ("heap", "speed", "resident")
 
 
 def main() -> None:
-    """Measure the parts that are asked for; the others stay as they are in results.json."""
+    """Measure the parts and jobs that are asked for; the others stay as they are in results.json."""
     arguments = _arguments()
     path = FOLDER / "results.json"
     results = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     for part in arguments.parts:
-        results[part] = globals()[f"_{part}"](arguments)
+        others = [row for row in results.get(part, []) if row["job"] not in arguments.jobs]
+        results[part] = [*others, *globals()[f"_{part}"](arguments)]
         results["commands"] = {**results.get("commands", {}), part: shlex.join(["python", *sys.argv])}
         results["machine"], results["versions"] = machine(), versions()
         results.pop("schema_version", None)

@@ -101,7 +101,7 @@ def test_what_older_versions_of_typer_make_of_ctrl_c(tiny, monkeypatch, capsys):
     def interrupted(*arguments):
         raise typer.Abort
 
-    monkeypatch.setattr(train, "_run", interrupted)
+    monkeypatch.setattr(train, "run", interrupted)
     assert run(["train", tiny]) == 130
     assert capsys.readouterr().err == "wavelet: interrupted\n"
 
