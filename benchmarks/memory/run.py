@@ -39,7 +39,8 @@ def main() -> None:
     for part in arguments.parts:
         others = [row for row in results.get(part, []) if row["job"] not in arguments.jobs]
         results[part] = [*others, *globals()[f"_{part}"](arguments)]
-        results["commands"] = {**results.get("commands", {}), part: shlex.join(["python", *sys.argv])}
+        key = part if len(arguments.jobs) == len(JOBS) else f"{part} of {', '.join(arguments.jobs)}"
+        results["commands"] = {**results.get("commands", {}), key: shlex.join(["python", *sys.argv])}
         results["machine"], results["versions"] = machine(), versions()
         results.pop("schema_version", None)
         JsonFile(path, force=True).write(results)
