@@ -98,7 +98,7 @@ def test_what_older_versions_of_typer_make_of_ctrl_c(tiny, monkeypatch, capsys):
     from wavelet.cli import train
     from wavelet.cli.app import run
 
-    def interrupted(*arguments):
+    def interrupted(*arguments, **named):
         raise typer.Abort
 
     monkeypatch.setattr(train, "run", interrupted)
