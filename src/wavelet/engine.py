@@ -164,12 +164,16 @@ class Wavelet(Lifecycle):
         An open round stays open. Draining changes no later result.
         """
         with self._fatal():
+            if self._is_undecided():
+                return
             self._check_open()
             self._settle()
 
     def flush(self) -> None:
         """Drain, and close the open round: apply the mean of what its waves have. The next batch opens a new one."""
         with self._fatal():
+            if self._is_undecided():
+                return
             self._check_open()
             if not self._running:
                 self._go_on()
@@ -193,7 +197,8 @@ class Wavelet(Lifecycle):
                 self._end()
 
     def __enter__(self) -> Wavelet:
-        self._check_open()
+        if not self._is_undecided():
+            self._check_open()
         return self
 
     def __exit__(

@@ -84,8 +84,12 @@ class Lifecycle:
         self._waves.wait(ready)
         self._check_failure()
 
+    def _is_undecided(self) -> bool:
+        """Whether no batch has come yet by which to choose the number of waves."""
+        return self.waves == 0 and not self._closed
+
     def _check_open(self, undecided: int = 2) -> None:
-        if self.waves == 0 and not self._closed:
+        if self._is_undecided():
             self._decide(undecided)  # no batch has come by which to choose
         self._check_failure()
         if self._closed:

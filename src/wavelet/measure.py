@@ -69,7 +69,7 @@ def profile(
     Raises:
         ValueError: an argument makes no sense.
     """
-    if not waves or any(not isinstance(count, int) or count < 1 for count in waves):
+    if not isinstance(waves, Sequence) or not waves or any(type(count) is not int or count < 1 for count in waves):
         raise ValueError(f"waves={waves!r} makes no sense: give the numbers of waves to measure, such as (1, 2).")
 
     def make(model: nn.Module, optimizer: Optimizer, count: int) -> Wavelet:

@@ -85,6 +85,8 @@ def test_waves_auto(wavelet, tiny, tmp_path):
         (["profile", "{tiny}", "--waves", "4"], "--waves 4 makes no sense"),
         (["profile", "{tiny}", "--report", "missing/p.html"], "there is no folder missing"),
         (["train", "{tiny}", "--budget", "0.5x"], "less than one wave needs"),
+        (["train", "{tiny}", "--steps", "20", "--budget", "1KiB"], "one wave alone needs"),
+        (["train", "{tiny}", "--report", "same", "--trace", "same"], "need a file each"),
         (["train", "{tiny}", "--waves", "two"], "--waves two makes no sense"),
         (["train", "{tiny}", "--plain", "--budget", "1x"], "--plain trains the ordinary loop"),
     ],

@@ -322,3 +322,52 @@ def test_the_interlock_is_the_planners():
     assert plan.interlock == best_interlock(
         chain_of(plan.profile, 2), 2, int(1.3 * plan.one_wave_step_bytes) - plan.profile.batch_bytes - SMALL_BYTES
     )
+
+
+def test_auto_chooses_with_the_first_batch_also_within_with():
+    """It once took two waves on entering, before there was a batch to choose by."""
+    with engine_of(conv(), waves="auto") as engine:
+        engine.drain()
+        engine.flush()
+        assert engine.waves == 0
+        engine.step(batches(1, image=True)[0])
+        assert engine.waves in (1, 2)
+
+
+@pytest.mark.parametrize("update", ["neighbour", "synchronous", "delayed"])
+def test_sparse_gradients_that_accumulate(update):
+    """Their bytes were once asked for as if they were dense."""
+
+    class Words(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.words, self.out = nn.Embedding(10, 8, sparse=True), nn.Linear(8, 4)
+
+        def forward(self, x):
+            return self.out(self.words((x.abs() * 3).long().clamp(max=9)).mean(1))
+
+    weights = []
+    for budget in (None, "1.2x"):
+        model = Words()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with wavelet.Wavelet(model, optimizer, loss, update=update, accumulate=2, budget=budget) as engine:
+            for batch in batches(16):
+                engine.step(batch)
+        weights.append(trained_weights(model))
+    assert_same(*weights)
+
+
+def test_what_a_refusal_asks_for_is_enough():
+    """Rounded to the nearest, it was refused again."""
+    model = conv()
+    with pytest.raises(ValueError, match="allow at least") as refusal:
+        with engine_of(model, budget="1KiB") as engine:
+            for batch in batches(8, image=True):
+                engine.step(batch)
+    assert "leaves nothing" in str(refusal.value)
+    asked = str(refusal.value).rpartition("allow at least ")[2].rstrip(".").replace(" ", "")
+    with engine_of(model, budget=asked) as engine:
+        for batch in batches(8, image=True):
+            engine.step(batch)
+    assert engine.plan is not None

@@ -39,6 +39,7 @@ from wavelet.cli.options import (
     set_threads,
 )
 from wavelet.cli.training import NUM_FINAL_LOSSES, Outcome, run
+from wavelet.planning.plan import BudgetError
 from wavelet.report.numbers import mebibytes, significant
 from wavelet.report.outputfile import OutputFile
 from wavelet.report.tables import Table, show
@@ -73,6 +74,8 @@ def train(
 ) -> None:
     """Train a job in waves, and show its speed, losses and peak memory."""
     target, page, traced = json_file(json, force), output_file(report, force), output_file(trace, force)
+    if len({file.path.resolve() for file in (target, page, traced) if file}) < sum(map(bool, (target, page, traced))):
+        raise Refusal("--json, --report and --trace need a file each")
     options: dict[str, Any] = {
         "waves": _waves(waves),
         "update": update.value,
@@ -86,18 +89,21 @@ def train(
     if plain:
         options = {"waves": 1, "update": "plain", "accumulate": accumulate, "resync": None, "budget": None}
     loop = _loop(loaded, options, compile)
-    outcome = run(loaded, loop, 2 if waves == "auto" else options["waves"], steps, epochs, record=bool(page or traced))
+    with refusing(BudgetError):
+        outcome = run(
+            loaded, loop, 2 if waves == "auto" else options["waves"], steps, epochs, record=bool(page or traced)
+        )
     plan = loop.engine.plan if isinstance(loop, WavesLoop) else None
     if plan is not None:
         options["waves"] = plan.waves
     elif isinstance(loop, WavesLoop):
         options["waves"] = loop.engine.waves
-    if target:  # before anything is printed, which can fail
+    if target:  # all files before anything is printed, which can fail
         result = {"command": "train", **about(loaded, seed), "compile": compile, **options, **outcome.fields}
         target.write({**result, "plan": plan.to_json() if plan else None})
-    _show(loaded, options, outcome, plan)
     if page or traced:
         _draw(loaded, seed, plan, outcome, page, traced)
+    _show(loaded, options, outcome, plan)
     if outcome.failure:
         raise outcome.failure
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 
@@ -39,6 +40,8 @@ class Budget:
         if match is None:
             raise ValueError(f"budget={value!r} makes no sense: {_ADVICE}.")
         number, unit = float(match[1]), match[2].upper()
+        if number * 2**40 == math.inf:
+            raise ValueError(f"budget={match[0][:20]!r}… is more than there is: {_ADVICE}.")
         if unit == "X":
             if number < 1:
                 raise ValueError(f"budget={value!r} is less than one wave needs: use at least '1x'.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -134,6 +135,8 @@ def make_plan(
         BudgetError: the budget is below what one wave needs; the message says how much that is.
         ValueError: an argument makes no sense.
     """
+    if not isinstance(profile, Profile):
+        raise ValueError(f"profile is a {type(profile).__name__}: it must come from wavelet.profile().")
     allowed = Budget.of(budget)
     check_waves(waves)
     if waves != "auto":
@@ -232,7 +235,8 @@ def _seconds_alone(timing: Timing) -> float:
 
 
 def _too_small(profile: Profile, allowed: int, one_wave: int, resting: int) -> str:
-    given = f"the budget leaves {mebibytes(allowed)} for step memory, and one wave alone needs {mebibytes(one_wave)}"
+    left = mebibytes(allowed) if allowed > 0 else "nothing"
+    given = f"the budget leaves {left} for step memory, and one wave alone needs {mebibytes(one_wave)}"
     samples = _samples_that_fit(profile, allowed)
     smaller = f", or batches of {samples} samples instead of {profile.samples}" if samples else ""
     return f"{given}: allow at least {mebibytes(resting + one_wave)}{smaller}."
@@ -249,5 +253,5 @@ def _samples_that_fit(profile: Profile, allowed: int) -> int | None:
 
 
 def mebibytes(count: int) -> str:
-    """Bytes as MiB with a unit."""
-    return f"{count / 2**20:,.1f} MiB"
+    """Bytes as MiB with a unit, rounded up: so many are enough."""
+    return f"{math.ceil(count / 2**20 * 10) / 10:,.1f} MiB"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from wavelet.devices import Device
 from wavelet.profiling.heap import HeapRecord
@@ -124,9 +124,9 @@ class BytesRecorder(Watcher):
         return BlockBytes(
             saved=tuple(after - before for before, after in pairwise(held)),
             gradients=tuple(self._gradients),
-            rising=tuple(peak + self._batch_bytes + built for peak, built in zip(rising, graph, strict=True)),
-            falling=tuple(falling[position] + always for position in range(self._num_blocks)),
-            turn=falling[self._num_blocks] + NODE_BYTES * len(self._trainable(self._model)),
+            rising=tuple(max(peak, 0) + self._batch_bytes + built for peak, built in zip(rising, graph, strict=True)),
+            falling=tuple(max(falling[position], 0) + always for position in range(self._num_blocks)),
+            turn=max(falling[self._num_blocks], 0) + NODE_BYTES * len(self._trainable(self._model)),
         )
 
     def _graph(self) -> list[int]:
@@ -143,11 +143,17 @@ class BytesRecorder(Watcher):
     def _count(self, parameter: nn.Parameter) -> None:
         self._gradients[max(0, self._num_blocks - 1 - self._position)] += parameter.nbytes
         if self._gradients_stay and id(parameter) not in self._there and parameter.grad is not None:
-            self._heap.discount(parameter.grad.nbytes)
+            self._heap.discount(_bytes_of(parameter.grad))
 
     @staticmethod
     def _trainable(model: nn.Module) -> list[nn.Parameter]:
         return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+def _bytes_of(gradient: Tensor) -> int:
+    if gradient.is_sparse:
+        return int(gradient._values().nbytes + gradient._indices().nbytes)
+    return gradient.nbytes
 
 
 def _nodes_so_far() -> int:
