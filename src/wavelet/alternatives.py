@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from wavelet.devices import map_tensors, tensors_in
-from wavelet.measure import profile
+from wavelet.measure import first_samples, profile
 from wavelet.planning.plan import Plan, make_plan, one_wave_bytes
 from wavelet.profiling.blocks import blocks_of
 from wavelet.profiling.profile import Profile
@@ -49,7 +48,7 @@ def other_points(job: Job, batch: Any, samples: int) -> Iterator[Point]:
         yield Point("checkpointing", "checkpointing", *point, measured=True)
     for share in (2, 4):
         with suppress(Exception):
-            smaller = _share(batch, samples, share)
+            smaller = first_samples(batch, samples // share, samples)
             if smaller is not None:
                 point = _one_wave(profile_job(job, smaller, waves=(1,)))
                 yield Point(f"batch {samples // share}", "smaller batch", *point, measured=True)
@@ -58,12 +57,6 @@ def other_points(job: Job, batch: Any, samples: int) -> Iterator[Point]:
 def _one_wave(found: Profile) -> tuple[int, float]:
     plan = make_plan(found, "1x", 1)
     return plan.one_wave_step_bytes, plan.samples_per_second
-
-
-def _share(batch: Any, samples: int, share: int) -> Any:
-    if samples < share or any(tensor.dim() == 0 or len(tensor) != samples for tensor in tensors_in(batch)):
-        return None
-    return map_tensors(batch, lambda item: item[: samples // share] if hasattr(item, "shape") else item)
 
 
 def _checkpointed(model: nn.Module) -> nn.Module:

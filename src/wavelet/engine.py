@@ -120,7 +120,7 @@ class Wavelet(Lifecycle):
             Exception: whatever was raised in a wave since the last call; all threads have ended then.
         """
         with self._fatal():
-            if self.waves == 0:
+            if self._is_undecided():
                 self._decide(choose_waves(self, batch))
             self._check_open()
             if not self._running:
@@ -216,7 +216,7 @@ class Wavelet(Lifecycle):
         """
         with self._fatal():
             if self.waves == 0:
-                self._decide(2)
+                self._check_open()
             self._check_failure()
             if not self._running and not self._closed:
                 self._face.adopt(self._rule, self._forward.buffers)

@@ -109,7 +109,8 @@ class Lifecycle:
         try:
             yield
         except (KeyboardInterrupt, SystemExit, GeneratorExit, NoProgressError) as error:
-            self._turns.fail(error)
+            if self.waves:
+                self._turns.fail(error)
             self._end()
             raise
 

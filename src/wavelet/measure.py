@@ -16,7 +16,8 @@ from torch.optim import Optimizer
 
 from wavelet.devices import make_device, map_tensors, tensors_in
 from wavelet.devices.random_state import RandomState
-from wavelet.planning.plan import make_plan
+from wavelet.memory.request import block_names
+from wavelet.planning.plan import WORTH_A_WAVE, make_plan
 from wavelet.profiling.profile import Profile, Smaller, Timing
 from wavelet.updates import OptimizerCopy
 from wavelet.waves.replica import check_model, make_replicas
@@ -25,12 +26,10 @@ if TYPE_CHECKING:
     from wavelet.engine import Wavelet
     from wavelet.forward import LossFunction
 
-__all__ = ["choose_waves", "profile"]
+__all__ = ["choose_waves", "compare", "first_samples", "profile"]
 
 SECONDS_TO_COMPARE = 1.0
 ROUNDS = 3
-WORTH_A_WAVE = 1.02
-"""Two waves must be this much faster than one, without a budget, to be chosen."""
 NUM_TIMED = 4
 """Batches of which a profile takes the seconds."""
 NUM_BESIDE = 6
@@ -76,10 +75,9 @@ def profile(
         from wavelet.engine import Wavelet
 
         options = {"autocast": autocast, "compile": compile, "replicate": replicate}
-        names = None if blocks is None else [_name(given, block) for block in blocks]
         return Wavelet(model, optimizer, loss, waves=count, budget=f"{count}x", blocks=names, **options)  # type: ignore[arg-type]
 
-    given = model
+    names = block_names(model, blocks)
     profiles: dict[int, Profile] = {}
     with _untouched(model):
         for count in sorted(set(waves)):
@@ -190,9 +188,9 @@ def _smaller(
 ) -> Smaller | None:
     """What half a batch holds; None for a batch that cannot be halved."""
     half = samples // 2
-    if not half or any(tensor.dim() == 0 or len(tensor) != samples for tensor in tensors_in(batch)):
+    smaller = first_samples(batch, half, samples)
+    if smaller is None:
         return None
-    smaller = map_tensors(batch, lambda item: item[:half] if isinstance(item, Tensor) else item)
     try:
         with make(*_copies(model, optimizer, replicate), 1) as engine:
             while engine.plan is None:
@@ -200,6 +198,13 @@ def _smaller(
             return Smaller(half, engine.plan.profile.peak)
     except Exception:  # a model may be made for one size
         return None
+
+
+def first_samples(batch: Any, count: int, samples: int) -> Any:
+    """The first ``count`` of the ``samples`` in a batch; None where that is none, or a tensor is not cut by samples."""
+    if not count or any(tensor.dim() == 0 or len(tensor) != samples for tensor in tensors_in(batch)):
+        return None
+    return map_tensors(batch, lambda item: item[:count] if isinstance(item, Tensor) else item)
 
 
 def _together(profiles: dict[int, Profile], smaller: Smaller | None) -> Profile:
@@ -232,9 +237,3 @@ def _copies(
     if optimizer is None:
         return fresh, torch.optim.SGD(own, lr=1e-9)
     return fresh, OptimizerCopy(optimizer, list(model.parameters()), own).optimizer
-
-
-def _name(model: nn.Module, block: str | nn.Module) -> str:
-    if isinstance(block, str):
-        return block
-    return next((name for name, module in model.named_modules() if module is block), repr(block))

@@ -150,8 +150,8 @@ class Memory:
         self.study.time(self._timed)
         self._timed = None
         profile = self.study.profile()
-        faster = predict(profile, plan.interlock, plan.update, plan.accumulate)
-        self.plan = replace(plan, profile=profile, samples_per_second=faster)
+        predicted = predict(profile, plan.interlock, plan.update, plan.accumulate)
+        self.plan = replace(plan, profile=profile, samples_per_second=predicted)
 
 
 def _one_block(plan: Plan) -> str:

@@ -10,7 +10,7 @@ from torch import nn
 from wavelet.planning.budget import Budget
 from wavelet.planning.plan import Plan, check_waves
 
-__all__ = ["Request"]
+__all__ = ["Request", "block_names"]
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,15 @@ class Request:
         if budget is None and plan is None:
             return None
         check_waves(waves)
-        return cls(None if budget is None else Budget.of(budget), plan, _names(model, blocks))
+        return cls(None if budget is None else Budget.of(budget), plan, block_names(model, blocks))
 
 
-def _names(model: nn.Module, blocks: object) -> tuple[str, ...] | None:
+def block_names(model: nn.Module, blocks: object) -> tuple[str, ...] | None:
+    """The names of modules that a user gave, as names or as modules of ``model``; None for None.
+
+    Raises:
+        ValueError: it is no list of these.
+    """
     if blocks is None:
         return None
     known = {name: module for name, module in model.named_modules() if name}

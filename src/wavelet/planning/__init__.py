@@ -7,7 +7,6 @@ from wavelet.planning.simulate import seconds_per_batch, simulate
 
 __all__ = [
     "Chain",
-    "Contention",
     "Interlock",
     "best_interlock",
     "least_budget",

@@ -235,11 +235,11 @@ def _seconds_alone(timing: Timing) -> float:
 
 
 def _too_small(profile: Profile, allowed: int, one_wave: int, resting: int) -> str:
-    left = mebibytes(allowed) if allowed > 0 else "nothing"
-    given = f"the budget leaves {left} for step memory, and one wave alone needs {mebibytes(one_wave)}"
+    left = _at_least(allowed) if allowed > 0 else "nothing"
+    given = f"the budget leaves {left} for step memory, and one wave alone needs {_at_least(one_wave)}"
     samples = _samples_that_fit(profile, allowed)
     smaller = f", or batches of {samples} samples instead of {profile.samples}" if samples else ""
-    return f"{given}: allow at least {mebibytes(resting + one_wave)}{smaller}."
+    return f"{given}: allow at least {_at_least(resting + one_wave)}{smaller}."
 
 
 def _samples_that_fit(profile: Profile, allowed: int) -> int | None:
@@ -252,6 +252,6 @@ def _samples_that_fit(profile: Profile, allowed: int) -> int | None:
     return int((allowed - always) / each) if each > 0 and allowed > always + each else None
 
 
-def mebibytes(count: int) -> str:
+def _at_least(count: int) -> str:
     """Bytes as MiB with a unit, rounded up: so many are enough."""
     return f"{math.ceil(count / 2**20 * 10) / 10:,.1f} MiB"

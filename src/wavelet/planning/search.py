@@ -16,6 +16,7 @@ MOST_WAVES = 3
 Entry = tuple[int, ...]
 
 GROUPS = 10
+"""With three waves a search over many blocks takes minutes: of a longer chain so many groups are searched."""
 
 WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 """With three waves a block can wait more for one predecessor or more for the other: the shares that are tried."""
@@ -44,7 +45,7 @@ def best_interlock(chain: Chain, num_waves: int, budget: int) -> Interlock:
 
 
 def _group_sizes(num_blocks: int) -> list[int]:
-    """With three waves a search over many blocks takes minutes: so many blocks are searched as one, in order."""
+    """How many blocks each group has, in forward order."""
     groups = min(num_blocks, GROUPS)
     return [num_blocks * (group + 1) // groups - num_blocks * group // groups for group in range(groups)]
 
