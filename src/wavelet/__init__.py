@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from wavelet import exchange
 from wavelet.engine import Wavelet
+from wavelet.exchange import ExchangeError
 from wavelet.jobs.job import Job
 from wavelet.measure import profile
 from wavelet.planning.plan import BudgetError, Plan
@@ -13,6 +15,7 @@ from wavelet.waves.turns import NoProgressError
 
 __all__ = [
     "BudgetError",
+    "ExchangeError",
     "Job",
     "LostBatchError",
     "NoProgressError",
@@ -21,6 +24,7 @@ __all__ = [
     "Step",
     "Wavelet",
     "__version__",
+    "exchange",
     "plan",
     "profile",
 ]
