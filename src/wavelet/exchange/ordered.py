@@ -61,10 +61,11 @@ class OrderedAllReduce(Exchange):
         if setting.early and not self._compression.in_turn:
             for wave, weights in enumerate(setting.weights):
                 for index, parameter in enumerate(weights):
-                    trains = parameter.requires_grad
-                    parameter.requires_grad_(True)  # or no hook can be registered
-                    parameter.register_post_accumulate_grad_hook(self._hook(wave, index))
-                    parameter.requires_grad_(trains)
+                    if parameter.is_floating_point() or parameter.is_complex():
+                        trains = parameter.requires_grad
+                        parameter.requires_grad_(True)  # or no hook can be registered
+                        parameter.register_post_accumulate_grad_hook(self._hook(wave, index))
+                        parameter.requires_grad_(trains)
 
     def watch(self, describe: Callable[[], dict[str, Any]], on_failure: Callable[[BaseException], None]) -> None:
         self._pulse = Pulse(self._ranks.group, describe, on_failure)
