@@ -14,10 +14,11 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from wavelet.bench.namespaces import Namespaces, NetworkError, ip, sweep, tc
 
-__all__ = ["Host", "Hosts", "bits_per_second", "cores_of", "why_not"]
+__all__ = ["Host", "Hosts", "bits_per_second", "cores_of", "link_sent_bytes", "why_not"]
 
 INTERFACE = "eth0"
 """What every host calls its link."""
@@ -142,6 +143,15 @@ class Hosts(Sequence[Host]):
         burst = max(round(self._bits / 8 * _SECONDS_OF_BURST), _LEAST_BURST)
         limits = ("rate", f"{self._bits}bit", "burst", str(burst), "latency", _SECONDS_IN_QUEUE)
         tc("-netns", namespace, "qdisc", "add", "dev", link, "root", "tbf", *limits)
+
+
+def link_sent_bytes(interface: str) -> int:
+    """What has left this process's own host by `interface` so far, headers included."""
+    for line in Path("/proc/self/net/dev").read_text(encoding="utf-8").splitlines():
+        name, _, counters = line.partition(":")
+        if name.strip() == interface:
+            return int(counters.split()[8])
+    raise ValueError(f"there is no link {interface} here")
 
 
 @functools.cache
