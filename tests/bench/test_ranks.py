@@ -128,7 +128,7 @@ def test_one_line_a_system_at_80_columns():
     assert max(map(len, lines)) <= 80
     for system in longest:
         assert any(line.strip().startswith(system.name + "  ") for line in lines), system.name
-    starts = [line.split("  ")[0].strip() for line in lines[3:]]
+    starts = [line.split("  ")[0].strip() for line in lines[4:]]
     assert starts == [
         *("DDP", "DDP, 100 MB", "DDP, 100 MB, static", "DDP, 100 MB, views", "Wavelet neighbour", ""),
         *("DDP, bf16", "DDP, bf16, 100 MB", "Wavelet neighbour, bf16", ""),
