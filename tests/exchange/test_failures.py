@@ -5,6 +5,7 @@ import pickle
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -47,7 +48,7 @@ def train(rank, size, what, folder, waves):
                 return Explodes.apply(value)
             if what == "out of memory":
                 raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.")
-            open(f"{folder}/{rank}.reached", "w").close()
+            Path(folder, f"{rank}.reached").touch()
             if what in ("killed", "stopped"):
                 time.sleep(100)  # until it comes
             if what == "slow":
@@ -68,8 +69,7 @@ def train(rank, size, what, folder, waves):
                 number += 1
     except BaseException as error:
         result = type(error).__name__, str(error), time.monotonic() - start
-    with open(f"{folder}/{rank}.ended", "wb") as file:
-        pickle.dump(result, file)
+    Path(folder, f"{rank}.ended").write_bytes(pickle.dumps(result))
     os._exit(1)  # as a launcher's worker does: threads of a broken group may wait for long
 
 

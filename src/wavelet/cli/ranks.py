@@ -56,7 +56,7 @@ def recorded(function: Callable[..., Result]) -> Callable[..., Result]:
 
 
 def leave(code: int) -> int:
-    """End with ``code``: at once after a failure among ranks, as threads of a broken process group may wait for long."""
+    """End with ``code``; at once after a failure among ranks: threads of a broken process group may wait for long."""
     if code and num_ranks() > 1:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -77,10 +77,11 @@ class Parcel:
     Args:
         layout: where they lie.
         parameters: the wave's own.
+        factor: by which gradients are multiplied on their way in, which costs nothing there.
     """
 
-    def __init__(self, layout: Layout, parameters: Sequence[nn.Parameter]) -> None:
-        self.layout = layout
+    def __init__(self, layout: Layout, parameters: Sequence[nn.Parameter], factor: float) -> None:
+        self.layout, self.factor = layout, factor
         self._parameters = parameters
         self.flats: list[Tensor | None] = [None] * len(layout.buckets)
         self._missing = [set(range(len(bucket.slots))) for bucket in layout.buckets]
@@ -90,9 +91,14 @@ class Parcel:
         """Copy in the gradient of a parameter; gives the number of its bucket if that is full now."""
         number, place = self.layout.places[index]
         flat, bucket = self._flat(number), self.layout.buckets[number]
-        self._view(flat, bucket.slots[place], real=True).copy_(
-            torch.view_as_real(gradient) if gradient.is_complex() else gradient
-        )
+        view = self._view(flat, bucket.slots[place], real=True)
+        real = torch.view_as_real(gradient) if gradient.is_complex() else gradient
+        if self.factor != 1 and real.dtype == view.dtype:
+            torch.mul(real, self.factor, out=view)
+        else:
+            view.copy_(real)
+            if self.factor != 1:
+                view *= self.factor
         self._missing[number].discard(place)
         return None if self._missing[number] else number
 

@@ -21,6 +21,9 @@ class Compression:
     in_turn = False
     """Whether it runs collectives of its own, one after the other, which must not meet those of later exchanges."""
 
+    scales = True
+    """Whether a bucket may hold gradients that have been divided already, without any difference in what is sent."""
+
     def pack(self, wave: int, number: int, flat: Tensor) -> Tensor:
         """What to sum over the ranks for bucket ``number``."""
         return flat
@@ -47,7 +50,10 @@ class Lower(Compression):
     """
 
     def __init__(self, dtype: torch.dtype, num_ranks: int) -> None:
-        self._dtype, self._num_ranks = dtype, num_ranks
+        self._dtype = dtype
+        self.scales = dtype == torch.bfloat16  # fp16 loses small gradients
+        # Where dividing is exact and bf16 cannot overflow, it is left out on both sides.
+        self._divisor = 1 if dtype == torch.bfloat16 and num_ranks & (num_ranks - 1) == 0 else num_ranks
         self._errors: dict[str, Tensor] = {}
 
     def pack(self, wave: int, number: int, flat: Tensor) -> Tensor:
@@ -58,15 +64,18 @@ class Lower(Compression):
         if error is not None:
             flat += error
         sent = flat.to(self._dtype)
-        rounding = flat - sent
-        # An infinite gradient, or one too large for fp16, must not poison all later ones.
-        self._errors[key] = torch.nan_to_num_(rounding, nan=0.0, posinf=0.0, neginf=0.0)
-        return sent.div_(self._num_ranks)
+        error = torch.sub(flat, sent, out=error)
+        if not bool(error.sum().isfinite()):
+            # An infinite gradient, or one too large for fp16, must not poison all later ones.
+            torch.nan_to_num_(error, nan=0.0, posinf=0.0, neginf=0.0)
+        self._errors[key] = error
+        return sent.div_(self._divisor) if self._divisor > 1 else sent
 
     def unpack(self, flat: Tensor, sent: Tensor) -> None:
         if sent is not flat:
             flat.copy_(sent)
-            flat *= self._num_ranks
+            if self._divisor > 1:
+                flat *= self._divisor
 
     def restart(self) -> None:
         self._errors.clear()
@@ -86,6 +95,7 @@ class LowRank(Compression):
     """
 
     in_turn = True
+    scales = False
     START = 10
 
     def __init__(self, group: dist.ProcessGroup) -> None:

@@ -19,6 +19,7 @@ class Setting:
 
     Args:
         weights: each wave's parameters, in the order of the user's ``model.parameters()``.
+        micro_batches: that a rank gives to an update, unless it has run out of them.
         early: whether a wave's gradients are final when its backward makes them, so that they may leave then.
         running: inside, the current thread launches on behalf of a wave.
         unscale: divides gradients of a wave by its loss scale, in place.
@@ -31,6 +32,7 @@ class Setting:
         self,
         weights: Sequence[Sequence[nn.Parameter]],
         *,
+        micro_batches: int,
         early: bool,
         running: Callable[[int], AbstractContextManager[Any]],
         unscale: Callable[[list[Tensor], int], None],
@@ -39,6 +41,7 @@ class Setting:
         drawing: Callable[[int], AbstractContextManager[Any]],
     ) -> None:
         self.weights = [list(wave) for wave in weights]
+        self.micro_batches = micro_batches
         self.early, self.running, self.unscale = early, running, unscale
         self.wait, self.changed, self.drawing = wait, changed, drawing
 
@@ -103,8 +106,8 @@ class Exchange(ABC):
         """Around the last backward before an update of ``wave``."""
 
     @abstractmethod
-    def finish(self, wave: int, total: Gradients, count: int) -> tuple[Gradients, int]:
-        """In the turn of ``wave``: the sum over all ranks, and of how many micro-batches it is.
+    def finish(self, wave: int, total: Gradients, count: int) -> tuple[Gradients, float]:
+        """In the turn of ``wave``: the sum over all ranks, or a part of it, and what to divide that by for the mean.
 
         Args:
             wave: whose update comes next.
@@ -162,7 +165,7 @@ class Alone(Exchange):
     def backward(self, wave: int) -> AbstractContextManager[Any]:
         return nullcontext()
 
-    def finish(self, wave: int, total: Gradients, count: int) -> tuple[Gradients, int]:
+    def finish(self, wave: int, total: Gradients, count: int) -> tuple[Gradients, float]:
         self._unscale([gradient for gradient in total if gradient is not None], wave)
         return total, count
 

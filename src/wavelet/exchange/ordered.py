@@ -56,6 +56,9 @@ class OrderedAllReduce(Exchange):
 
     def attach(self, setting: Setting) -> None:
         self._setting = setting
+        usual = self.num_ranks * setting.micro_batches
+        # Dividing by a power of two is exact, so it may come first, on the way into the bucket, where it costs nothing.
+        self._factor = 1 / usual if self._compression.scales and usual & (usual - 1) == 0 else 1.0
         self._flights: list[Flight | None] = [None] * len(setting.weights)
         self._leaving: list[Flight | None] = [None] * len(setting.weights)
         if setting.early and not self._compression.in_turn:
@@ -80,7 +83,8 @@ class OrderedAllReduce(Exchange):
         exchange = self._num_begun
         self._num_begun += 1
         size = 1 if self._compression.in_turn else len(layout.buckets)
-        flight = Flight(exchange, number, Parcel(layout, weights), size, self._setting.changed, self._check)
+        parcel = Parcel(layout, weights, self._factor)
+        flight = Flight(exchange, number, parcel, size, self._setting.changed, self._check)
         flight.must_be_known = self._pattern not in (None, pattern)
         self._pattern = pattern
         self._flights[wave] = flight
@@ -112,7 +116,7 @@ class OrderedAllReduce(Exchange):
             for parameter in weights:
                 parameter.grad = None
 
-    def finish(self, wave: int, total: Gradients, count: int) -> tuple[Gradients, int]:
+    def finish(self, wave: int, total: Gradients, count: int) -> tuple[Gradients, float]:
         flight, self._flights[wave] = self._flights[wave], None
         assert flight is not None
         if not flight.complete:
@@ -127,7 +131,7 @@ class OrderedAllReduce(Exchange):
                 self._compression.unpack(flat, flight.sent[number + 1])
         if self._order is None:
             self._learn_order(len(total))
-        return flight.parcel.gradients(), flight.total
+        return flight.parcel.gradients(), flight.total * flight.parcel.factor
 
     def state_dict(self) -> dict[str, Any]:
         return {

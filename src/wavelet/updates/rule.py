@@ -131,8 +131,8 @@ class UpdateRule(ABC):
 
     def update(self, wave: int, hyper_parameters: HyperParameters) -> None:
         """Apply what ``wave`` has accumulated."""
-        total, count = self.exchange.finish(wave, *self._take(wave))
-        gradients = self._mean(total, count)
+        total, divisor = self.exchange.finish(wave, *self._take(wave))
+        gradients = self._mean(total, divisor)
         self._update(wave, gradients, hyper_parameters)
         if self.loss_scale is not None:
             self.loss_scale.updated(self._waves_seeing_update_of(wave), finite=gradients is not None)
@@ -177,9 +177,9 @@ class UpdateRule(ABC):
     def _waves_seeing_update_of(self, wave: int) -> Sequence[int]:
         return [wave]
 
-    def _mean(self, total: Gradients, count: int) -> Gradients | None:
+    def _mean(self, total: Gradients, divisor: float) -> Gradients | None:
         if self.loss_scale is not None and not all_finite(total):
             return None
-        if count > 1:
-            divide_(total, count)
+        if divisor != 1:
+            divide_(total, divisor)
         return total

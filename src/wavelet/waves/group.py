@@ -65,6 +65,7 @@ class WaveGroup:
 
         return Setting(
             rule.weights,
+            micro_batches=rule.micro_batches(),
             early=not rule.shares_weights,
             running=device.running,
             unscale=rule.unscale_,
