@@ -33,7 +33,7 @@ def job(*, seed: int = 0, batch_size: int = 768) -> wavelet.Job:
     model = nn.Sequential(*hidden, nn.Linear(WIDTH, NUM_OUTPUTS))
     return wavelet.Job(
         model,
-        torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9),
+        torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.5),
         lambda model, batch: mse_loss(model(batch[0]), batch[1]),
         RandomBatches(NUM_SAMPLES, batch_size, gather),
         validation=ordered_batches(NUM_KEPT, NUM_KEPT, lambda numbers: gather(NUM_SAMPLES + numbers)),

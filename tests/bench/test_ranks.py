@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from wavelet.bench import ranks_rounds
+from wavelet.bench.hosts import Hosts, why_not
 from wavelet.bench.launch import RunFailed
 from wavelet.bench.ranks import RankFailure, RankMeasurement, RankPlan, RankResults, RankSystem, choose_rank_systems
 from wavelet.bench.ranks import sent_by_ring as sent
@@ -230,3 +231,19 @@ def test_every_system_trains_on_two_ranks(tmp_path, system):
     assert run.sent_bytes_per_batch == 49 * 4 * system.exchanges * (0.5 if system.precision == "bf16" else 1)
     assert (run.validation_loss is not None) == system.trains
     assert (run.training_loss is None) == (system.kind == "all-reduce")
+
+
+@pytest.mark.distributed
+@pytest.mark.skipif(why_not() is not None, reason=f"needs_namespaces: {why_not()}")
+def test_ranks_on_hosts_count_their_bytes(tmp_path):
+    """The link has seen the gradients, and more: headers and small messages. Each rank has its host's cores."""
+    (tmp_path / "job.py").write_text(JOB)
+    plan = RankPlan("job", str(tmp_path / "job.py"), ranks=2, rate="1gbit", batches=4, rounds=1, warmup=2)
+    with Hosts(2, rate="1gbit") as hosts:
+        runs = [
+            measure_ranks(system, plan, 0, hosts, allocator="glibc", on_event=lambda event: None)
+            for system in (COMPUTE, DDP)
+        ]
+    assert runs[1].sent_bytes_per_batch > 49 * 4
+    assert runs[0].sent_bytes_per_batch < runs[1].sent_bytes_per_batch
+    assert runs[1].validation_loss is not None
