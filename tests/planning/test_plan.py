@@ -98,10 +98,38 @@ def test_plans_and_profiles_survive_json(update):
     assert Profile.from_json(json.loads(json.dumps(found.to_json()))) == found
     plan = make_plan(found, "1.5x", 3, update=update, accumulate=2)
     assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
-    with pytest.raises(ValueError, match="not a plan"):
-        Plan.from_json({"waves": 2})
-    with pytest.raises(ValueError, match="not a profile"):
-        Profile.from_json({"blocks": []})
+
+
+@pytest.mark.parametrize("kind", [Plan, Profile])
+def test_json_that_is_none_of_ours_is_refused_in_one_sentence(kind):
+    import json
+
+    found = profile_of(smaller=Smaller(8, 4 * MIB))
+    good = found if kind is Profile else make_plan(found, "1.5x", 2)
+    text = json.dumps(good.to_json())
+    for nonsense in (text, "text", "", None, 5, [], b"{}"):
+        with pytest.raises(ValueError, match=r"takes the mapping that to_json\(\) gave, and was given"):
+            kind.from_json(nonsense)
+    for wrong in ({}, {"waves": 2}, {"blocks": []}):
+        with pytest.raises(ValueError, match="is missing"):
+            kind.from_json(wrong)
+    fields = json.loads(text)
+    for name in fields:
+        if name not in ("model", "device", "update", "calls", "accumulate", "one_wave_samples_per_second", "shapes"):
+            for broken in ("zzz", -1, None, [], {"a": 1}):
+                if not (name == "smaller" and broken is None):
+                    with pytest.raises(ValueError, match=f"this is no {kind.__name__}"):
+                        kind.from_json({**fields, name: broken})
+
+
+def test_a_plan_whose_table_was_changed_to_allow_more_is_refused():
+    plan = make_plan(profile_of(), "1.25x", 2)
+    fields = plan.to_json()
+    free = [[0]] * plan.profile.num_blocks
+    with pytest.raises(ValueError, match="more than it promises"):
+        Plan.from_json({**fields, "interlock": free})
+    with pytest.raises(ValueError, match="more than it promises"):
+        Plan.from_json({**fields, "peak_step_bytes": plan.peak_step_bytes - 1})
 
 
 def test_contention_slows_work_beside_work_alone():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -78,10 +78,18 @@ class Parcel:
         layout: where they lie.
         parameters: the wave's own.
         factor: by which gradients are multiplied on their way in, which costs nothing there.
+        first: gives a bucket's tensor that holds something already, to which gradients are added; None for none.
     """
 
-    def __init__(self, layout: Layout, parameters: Sequence[nn.Parameter], factor: float) -> None:
-        self.layout, self.factor = layout, factor
+    def __init__(
+        self,
+        layout: Layout,
+        parameters: Sequence[nn.Parameter],
+        factor: float,
+        first: Callable[[int, Bucket], Tensor | None],
+    ) -> None:
+        self.layout, self._factor, self._first = layout, factor, first
+        self._adds: set[int] = set()
         self._parameters = parameters
         self.flats: list[Tensor | None] = [None] * len(layout.buckets)
         self._missing = [set(range(len(bucket.slots))) for bucket in layout.buckets]
@@ -93,12 +101,14 @@ class Parcel:
         flat, bucket = self._flat(number), self.layout.buckets[number]
         view = self._view(flat, bucket.slots[place], real=True)
         real = torch.view_as_real(gradient) if gradient.is_complex() else gradient
-        if self.factor != 1 and real.dtype == view.dtype:
-            torch.mul(real, self.factor, out=view)
+        if number in self._adds:
+            view.add_(real, alpha=self._factor)
+        elif self._factor != 1 and real.dtype == view.dtype:
+            torch.mul(real, self._factor, out=view)
         else:
             view.copy_(real)
-            if self.factor != 1:
-                view *= self.factor
+            if self._factor != 1:
+                view *= self._factor
         self._missing[number].discard(place)
         return None if self._missing[number] else number
 
@@ -109,7 +119,8 @@ class Parcel:
             flat, bucket = self._flat(number), self.layout.buckets[number]
             for place in self._missing[number]:
                 slot = bucket.slots[place]
-                flat[slot.start : slot.end] = 0
+                if number not in self._adds:
+                    flat[slot.start : slot.end] = 0
                 flat[bucket.num_elements + place] = 0
                 self._absent.add(slot.index)
             self._missing[number] = set()
@@ -138,8 +149,13 @@ class Parcel:
         flat = self.flats[number]
         if flat is None:
             bucket = self.layout.buckets[number]
-            device = self._parameters[bucket.slots[0].index].device
-            flat = self.flats[number] = torch.empty(bucket.numel, dtype=bucket.dtype, device=device)
+            flat = self._first(number, bucket)
+            if flat is None:
+                device = self._parameters[bucket.slots[0].index].device
+                flat = torch.empty(bucket.numel, dtype=bucket.dtype, device=device)
+            else:
+                self._adds.add(number)
+            self.flats[number] = flat
             flat[bucket.num_elements :] = 1
         return flat
 

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from wavelet.exchange.buckets import Parcel
+from wavelet.exchange.buckets import Bucket, Parcel
 
 __all__ = ["Compression", "LowRank", "Lower"]
 
@@ -24,12 +24,17 @@ class Compression:
     scales = True
     """Whether a bucket may hold gradients that have been divided already, without any difference in what is sent."""
 
+    def first(self, wave: int, number: int, bucket: Bucket) -> Tensor | None:
+        """What a bucket holds before the gradients come."""
+        return None
+
     def pack(self, wave: int, number: int, flat: Tensor) -> Tensor:
         """What to sum over the ranks for bucket ``number``."""
         return flat
 
-    def unpack(self, flat: Tensor, sent: Tensor) -> None:
-        """Write the sum into the bucket."""
+    def unpack(self, flat: Tensor, sent: Tensor) -> Tensor:
+        """The bucket with the sum."""
+        return flat
 
     def restart(self) -> None:
         """The buckets are others from now on."""
@@ -56,26 +61,25 @@ class Lower(Compression):
         self._divisor = 1 if dtype == torch.bfloat16 and num_ranks & (num_ranks - 1) == 0 else num_ranks
         self._errors: dict[str, Tensor] = {}
 
+    def first(self, wave: int, number: int, bucket: Bucket) -> Tensor | None:
+        return self._errors.get(f"{wave} {number}")
+
     def pack(self, wave: int, number: int, flat: Tensor) -> Tensor:
         if flat.dtype.itemsize <= self._dtype.itemsize:
             return flat
-        key = f"{wave} {number}"
-        error = self._errors.get(key)
-        if error is not None:
-            flat += error
         sent = flat.to(self._dtype)
-        error = torch.sub(flat, sent, out=error)
-        if not bool(error.sum().isfinite()):
+        flat -= sent  # from now on it is the error, to which the wave's next gradients are added
+        if not bool(flat.sum().isfinite()):
             # An infinite gradient, or one too large for fp16, must not poison all later ones.
-            torch.nan_to_num_(error, nan=0.0, posinf=0.0, neginf=0.0)
-        self._errors[key] = error
+            torch.nan_to_num_(flat, nan=0.0, posinf=0.0, neginf=0.0)
+        self._errors[f"{wave} {number}"] = flat
         return sent.div_(self._divisor) if self._divisor > 1 else sent
 
-    def unpack(self, flat: Tensor, sent: Tensor) -> None:
-        if sent is not flat:
-            flat.copy_(sent)
-            if self._divisor > 1:
-                flat *= self._divisor
+    def unpack(self, flat: Tensor, sent: Tensor) -> Tensor:
+        if sent is flat:
+            return flat
+        whole = sent.to(flat.dtype)
+        return whole.mul_(self._divisor) if self._divisor > 1 else whole
 
     def restart(self) -> None:
         self._errors.clear()

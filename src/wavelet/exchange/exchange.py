@@ -23,6 +23,7 @@ class Setting:
         early: whether a wave's gradients are final when its backward makes them, so that they may leave then.
         running: inside, the current thread launches on behalf of a wave.
         unscale: divides gradients of a wave by its loss scale, in place.
+        inverse_scale: what that multiplies with.
         wait: ``wait(number, ready)`` returns once ``ready()``, or raises if batch ``number`` is lost.
         changed: wakes all that wait.
         drawing: inside, in the turn of batch ``number``, random numbers may be drawn.
@@ -36,13 +37,15 @@ class Setting:
         early: bool,
         running: Callable[[int], AbstractContextManager[Any]],
         unscale: Callable[[list[Tensor], int], None],
+        inverse_scale: Callable[[int], float],
         wait: Callable[[int, Callable[[], bool]], None],
         changed: Callable[[], None],
         drawing: Callable[[int], AbstractContextManager[Any]],
     ) -> None:
         self.weights = [list(wave) for wave in weights]
         self.micro_batches = micro_batches
-        self.early, self.running, self.unscale = early, running, unscale
+        self.early, self.running = early, running
+        self.unscale, self.inverse_scale = unscale, inverse_scale
         self.wait, self.changed, self.drawing = wait, changed, drawing
 
 

@@ -22,7 +22,7 @@ class Flight(Count):
         number: of the batch that it is for.
         parcel: the gradients.
         size: how many collectives follow the header.
-        changed: wakes all that wait.
+        arrived: told of each collective that has.
         check: raises what has failed.
     """
 
@@ -32,7 +32,7 @@ class Flight(Count):
         number: int,
         parcel: Parcel,
         size: int,
-        changed: Callable[[], None],
+        arrived: Callable[[int, int], None],
         check: Callable[[Flight], None],
     ) -> None:
         self.exchange, self.number, self.parcel = exchange, number, parcel
@@ -41,7 +41,7 @@ class Flight(Count):
         self.complete = False
         self.sent: dict[int, Tensor] = {}
         self.failure: BaseException | None = None
-        self._changed = changed
+        self._tell = arrived
         self._works: dict[int, Any] = {}
         self._arrived: set[int] = set()
         self._size = 1 + size
@@ -56,19 +56,20 @@ class Flight(Count):
             except Exception as error:
                 self.failure = error
             self._arrived.add(number)
-            self._changed()
+            self._tell(self.exchange, number)
 
         assert work is not None
         if self.sent[number].is_cpu:
             work.get_future().add_done_callback(arrived)
         else:  # the host does not wait for a GPU: `order` lets the stream wait
             self._arrived.add(number)
+            self._tell(self.exchange, number)
 
     def fail(self, number: int, error: BaseException) -> None:
         """Collective ``number`` could not even be started."""
         self.failure = error
         self._arrived.add(number)
-        self._changed()
+        self._tell(self.exchange, number)
 
     def order(self) -> None:
         """What the current thread launches next comes after what has arrived."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
+import os
+import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -52,6 +56,7 @@ class OrderedAllReduce(Exchange):
         self._layouts: dict[tuple[bool, ...], Layout] = {}
         self._current: Layout | None = None
         self._pattern: tuple[bool, ...] | None = None
+        self._under_way: set[tuple[int, int]] = set()
         self._pulse: Pulse | None = None
 
     def attach(self, setting: Setting) -> None:
@@ -83,8 +88,9 @@ class OrderedAllReduce(Exchange):
         exchange = self._num_begun
         self._num_begun += 1
         size = 1 if self._compression.in_turn else len(layout.buckets)
-        parcel = Parcel(layout, weights, self._factor)
-        flight = Flight(exchange, number, parcel, size, self._setting.changed, self._check)
+        factor = self._factor * self._setting.inverse_scale(wave)
+        parcel = Parcel(layout, weights, factor, functools.partial(self._compression.first, wave))
+        flight = Flight(exchange, number, parcel, size, self._arrived, self._check)
         flight.must_be_known = self._pattern not in (None, pattern)
         self._pattern = pattern
         self._flights[wave] = flight
@@ -128,10 +134,10 @@ class OrderedAllReduce(Exchange):
             self._wait(flight, lambda: flight.done)
             for number, flat in enumerate(flight.parcel.flats):
                 assert flat is not None
-                self._compression.unpack(flat, flight.sent[number + 1])
+                flight.parcel.flats[number] = self._compression.unpack(flat, flight.sent[number + 1])
         if self._order is None:
             self._learn_order(len(total))
-        return flight.parcel.gradients(), flight.total * flight.parcel.factor
+        return flight.parcel.gradients(), flight.total * self._factor
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -148,6 +154,7 @@ class OrderedAllReduce(Exchange):
         self._compression.load_state_dict(state["compression"])
 
     def fail(self, error: BaseException) -> None:
+        atexit.register(_leave_at_once, self._under_way)
         if self._pulse is not None and not isinstance(error, ExchangeError):
             self._pulse.tell(f"{type(error).__name__}: {error}")
         self.forget()
@@ -160,6 +167,10 @@ class OrderedAllReduce(Exchange):
         if self._pulse is not None:
             self._pulse.stop(together=True)
         self._ranks.leave()
+
+    def _arrived(self, exchange: int, number: int) -> None:
+        self._under_way.discard((exchange, number))
+        self._setting.changed()
 
     def _layout(self, pattern: tuple[bool, ...]) -> Layout:
         if pattern not in self._layouts:
@@ -223,7 +234,6 @@ class OrderedAllReduce(Exchange):
     def _send(self, flight: Flight, wave: int, number: int) -> None:
         flat = flight.parcel.flats[number]
         assert flat is not None
-        self._setting.unscale([flat[: flight.parcel.layout.buckets[number].num_elements]], wave)
         if not self._compression.in_turn:
             self._put(flight, wave, number + 1, self._compression.pack(wave, number, flat))
 
@@ -233,7 +243,9 @@ class OrderedAllReduce(Exchange):
         def start() -> None:
             with self._setting.running(wave):
                 try:
-                    flight.started(number, dist.all_reduce(tensor, group=self._ranks.group, async_op=True))
+                    work = dist.all_reduce(tensor, group=self._ranks.group, async_op=True)
+                    self._under_way.add((flight.exchange, number))
+                    flight.started(number, work)
                 except RuntimeError as error:  # the connection is known to be broken
                     flight.fail(number, error)
 
@@ -303,6 +315,15 @@ class OrderedAllReduce(Exchange):
         seen = [index for index in self._seen if index not in self._several]
         self._order = self._ranks.of_first([*seen, *late, *never])
         self._layouts.clear()
+
+
+def _leave_at_once(under_way: set[tuple[int, int]]) -> None:
+    """At the end of a process whose engine has failed: collectives that still wait would call into a Python that is
+    gone, which aborts the process, after minutes."""
+    if under_way:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)
 
 
 def _compression(choice: AllReduce, ranks: Ranks) -> Compression:

@@ -16,6 +16,7 @@ from wavelet.planning.interlock import Interlock, least_budget
 from wavelet.planning.resting import resting_bytes
 from wavelet.planning.search import MOST_WAVES, best_interlock
 from wavelet.planning.simulate import seconds_per_batch
+from wavelet.profiling.loading import check_numbers, reading
 from wavelet.profiling.profile import NO_CONTENTION, Contention, Profile, Timing, model_print
 
 __all__ = [
@@ -99,13 +100,28 @@ class Plan:
         Raises:
             ValueError: there are fields missing, or others.
         """
-        try:
-            values = dict(fields)
+        with reading(fields, "Plan") as values:
             values["interlock"] = Interlock(tuple(map(tuple, values["interlock"])))
             values["profile"] = Profile.from_json(values["profile"])
-            return cls(**values)
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"this is not a plan of this version of wavelet: {error}.") from error
+            plan = cls(**values)
+            plan._check_promise()
+            return plan
+
+    def _check_promise(self) -> None:
+        """Trust no file: walk the states again.
+
+        Raises:
+            ValueError: the plan was changed after it was made.
+        """
+        names = ("budget_bytes", "resting_bytes", "one_wave_step_bytes", "peak_step_bytes", "samples_per_second")
+        check_numbers({name: getattr(self, name) for name in names})
+        check_waves(self.waves)
+        chain = chain_of(self.profile, self.waves)
+        if self.interlock.num_waves != self.waves or self.interlock.num_blocks != self.profile.num_blocks:
+            raise ValueError("its interlock is not for its waves and blocks")
+        allowed = least_budget(chain, self.interlock) + _beside(self.profile)
+        if allowed > self.peak_step_bytes:
+            raise ValueError(f"its interlock allows {allowed} bytes of step memory, more than it promises")
 
     def __str__(self) -> str:
         from wavelet.report.plan import plan_text

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
 from wavelet.devices import tensors_in
+from wavelet.profiling.loading import check_numbers, reading
 from wavelet.profiling.recorders import BlockBytes, BlockSeconds
 
 __all__ = ["NO_CONTENTION", "Contention", "Profile", "Smaller", "Timing", "fits", "model_print", "shapes_in"]
@@ -118,23 +119,47 @@ class Profile:
         Raises:
             ValueError: there are fields missing, or others.
         """
-        try:
-            values = dict(fields)
+        with reading(fields, "Profile") as values:
             values["blocks"] = tuple(values["blocks"])
             rows = dict(values["bytes"])
             turn = rows.pop("turn")
             values["bytes"] = BlockBytes(**{name: tuple(row) for name, row in rows.items()}, turn=turn)
             values["timings"] = {entry["waves"]: _timing(entry) for entry in values["timings"]}
             values["shapes"] = tuple(tuple(map(tuple, shapes)) for shapes in values["shapes"])
-            values["smaller"] = values["smaller"] and Smaller(*values["smaller"])
-            return cls(**values)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"this is not a profile of this version of wavelet: {error}.") from error
+            values["smaller"] = None if values["smaller"] is None else Smaller(*values["smaller"])
+            loaded = cls(**values)
+            loaded._check()
+            return loaded
+
+    def _check(self) -> None:
+        """Refuse numbers that cannot have been measured.
+
+        Raises:
+            ValueError: naming what is wrong.
+        """
+        rows = (self.bytes.saved, self.bytes.gradients, self.bytes.rising, self.bytes.falling)
+        named = all(block is None or isinstance(block, str) for block in self.blocks)
+        if not self.blocks or not named or any(len(row) != len(self.blocks) for row in rows):
+            raise ValueError("its blocks and their bytes do not fit together")
+        if not self.timings or any(len(row) != len(self.blocks) for row in _second_rows(self.timings)):
+            raise ValueError("its timings do not fit its blocks")
+        check_numbers({"samples": self.samples}, least=1)
+        names = ("batch_bytes", "parameter_bytes", "gradient_bytes", "buffer_bytes", "optimizer_bytes")
+        check_numbers({name: getattr(self, name) for name in names})
+        for row in (*rows[1:], (self.bytes.turn,)):
+            check_numbers({f"bytes of block {block}": value for block, value in enumerate(row, start=1)})
+        for seconds in _second_rows(self.timings):
+            check_numbers({f"seconds of block {block}": value for block, value in enumerate(seconds, start=1)})
 
     def __str__(self) -> str:
         from wavelet.report.profile import profile_text
 
         return profile_text(self)
+
+
+def _second_rows(timings: Mapping[int, Timing]) -> Iterator[tuple[float, ...]]:
+    for timing in timings.values():
+        yield from (timing.seconds.forward, timing.seconds.backward)
 
 
 def _timing(entry: Mapping[str, Any]) -> Timing:

@@ -43,7 +43,11 @@ class LossScale:
 
     def unscale_(self, gradients: Gradients, wave: int) -> None:
         """Divide gradients of ``wave`` by its scale, in place."""
-        multiply_(gradients, float(numpy.float32(1 / self._scales[wave])))
+        multiply_(gradients, self.inverse(wave))
+
+    def inverse(self, wave: int) -> float:
+        """One over the scale of ``wave``, in 32 bits."""
+        return float(numpy.float32(1 / self._scales[wave]))
 
     def updated(self, waves: Sequence[int], *, finite: bool) -> None:
         """Grow or shrink the newest scale after an update that ``waves`` see next, as ``GradScaler.update`` does."""

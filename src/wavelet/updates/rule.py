@@ -103,6 +103,10 @@ class UpdateRule(ABC):
         if self.loss_scale is not None:
             self.loss_scale.unscale_(list(gradients), wave)
 
+    def inverse_scale(self, wave: int) -> float:
+        """By what `unscale_` multiplies."""
+        return 1.0 if self.loss_scale is None else self.loss_scale.inverse(wave)
+
     def micro_batches(self) -> int:
         """How many a rank gives to one update of a whole round."""
         return self.settings.accumulate

@@ -69,6 +69,7 @@ class WaveGroup:
             early=not rule.shares_weights,
             running=device.running,
             unscale=rule.unscale_,
+            inverse_scale=rule.inverse_scale,
             wait=lambda number, ready: self.turns.wait_in_wave(lambda: number, ready),
             changed=self.turns.changed,
             drawing=drawing,
