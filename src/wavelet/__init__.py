@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from wavelet.checkpoints import CheckpointError, Checkpoints
 from wavelet.engine import Wavelet
 from wavelet.jobs.job import Job
+from wavelet.jobs.position import LoaderPosition
 from wavelet.measure import profile
 from wavelet.planning.plan import BudgetError, Plan
 from wavelet.planning.plan import make_plan as plan
@@ -13,7 +15,10 @@ from wavelet.waves.turns import NoProgressError
 
 __all__ = [
     "BudgetError",
+    "CheckpointError",
+    "Checkpoints",
     "Job",
+    "LoaderPosition",
     "LostBatchError",
     "NoProgressError",
     "Plan",

@@ -13,16 +13,16 @@ from wavelet.devices.random_state import RandomState
 if TYPE_CHECKING:
     from wavelet.engine import Wavelet
 
-__all__ = ["check_state", "load_into", "state_of", "waves_of"]
+__all__ = ["check_state", "cloned", "load_into", "state_of", "waves_of"]
 
 VERSION = 1
 
 
 def state_of(engine: Wavelet) -> dict[str, Any]:
-    """The whole state of an idle engine, cloned."""
+    """The whole state of an idle engine: the tensors themselves, which the next batch may change."""
     engine._device.synchronize()
     rule, scheduler = engine._rule, engine._scheduler
-    state = {
+    return {
         "version": VERSION,
         "waves": engine.waves,
         "update": engine.update,
@@ -40,8 +40,12 @@ def state_of(engine: Wavelet) -> dict[str, Any]:
         "loss_scale": None if rule.loss_scale is None else rule.loss_scale.state_dict(),
         "scheduler": None if scheduler is None else scheduler.state_dict(),
     }
-    cloned: dict[str, Any] = _map_tensors(state, lambda tensor: tensor.detach().clone())
-    return cloned
+
+
+def cloned(state: dict[str, Any]) -> dict[str, Any]:
+    """The same state in tensors of its own."""
+    clones: dict[str, Any] = _map_tensors(state, lambda tensor: tensor.detach().clone())
+    return clones
 
 
 def waves_of(state: dict[str, Any]) -> int:
