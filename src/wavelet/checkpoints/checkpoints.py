@@ -127,13 +127,12 @@ class Checkpoints:
         candidates = self._ranks.of_first(lambda: self._candidates(step))
         for number, candidate in enumerate(candidates):
             try:
-                read = self._ranks.together(lambda at=candidate: self._read(at, list(parts)), f"step {candidate}")
+                loaded, states, dropped = self._read(candidate, list(parts))
                 break
             except CheckpointError as error:
                 if number == len(candidates) - 1:
                     raise
                 self._warn(f"{error} The checkpoint before it is taken.")
-        loaded, states, dropped = read
 
         def give() -> None:
             for name, part in parts.items():
@@ -199,9 +198,7 @@ class Checkpoints:
         if step is None:
             whole = self._whole()
             if not whole:
-                raise ValueError(
-                    f"{self._folder.path} holds no whole checkpoint: start afresh, or give another folder."
-                )
+                raise ValueError(f"{self._folder.path} holds no whole checkpoint: start afresh instead.")
             return whole[::-1]
         whole, torn = self._folder.split()
         if step in torn:
@@ -217,8 +214,8 @@ class Checkpoints:
                 whole, _ = self._folder.split()
                 if whole:
                     raise ValueError(
-                        f"{self._folder.path} holds checkpoints of another run (the newest of step {whole[-1]}): load() "
-                        "one to go on, start_over() to replace them, or give another folder."
+                        f"{self._folder.path} holds checkpoints of another run (the newest of step {whole[-1]}): "
+                        "load() one to go on, start_over() to replace them, or give another folder."
                     )
             elif step < self._before:
                 raise ValueError(f"step={step} comes after step {self._before}: steps must grow.")
@@ -256,6 +253,9 @@ class Checkpoints:
         return None if error is None else reason(error)
 
     def _read(self, step: int, names: list[str]) -> tuple[Loaded, dict[str, Any], bool]:
+        return self._ranks.together(lambda: self._read_alone(step, names), f"step {step} was not loaded")
+
+    def _read_alone(self, step: int, names: list[str]) -> tuple[Loaded, dict[str, Any], bool]:
         from wavelet.checkpoints.storage import Stored
 
         try:

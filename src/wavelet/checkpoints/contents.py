@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
 from wavelet.checkpoints import parts as kinds
@@ -53,7 +52,7 @@ class Contents:
         kinds_of_parts = {name: kinds.kind_of(part) for name, part in parts.items()}
         own |= kinds.share_of(shared, ranks.rank, ranks.size)
         self.tensors = {key: value.to("cpu", copy=True) for key, value in own.items()} if copy else own
-        outlines = {_outline_of(ranks.rank): own_outline}
+        outlines: dict[str, Any] = {_outline_of(ranks.rank): own_outline}
         if ranks.rank == 0:
             outlines["outline"] = {
                 "version": VERSION,
@@ -90,10 +89,8 @@ class Found:
 
     def values(self) -> dict[str, Any]:
         """The parts that are plain values."""
-        found = {
-            name: self._outline["shared"][name] for name, kind in self._outline["kinds"].items() if kind == "value"
-        }
-        return self._build(found)
+        outlines, names = self._outline["shared"], self._outline["kinds"]
+        return self._build({name: outlines[name] for name in names if self.kind(name) == "value"})
 
     def states(self, names: list[str]) -> tuple[dict[str, Any], bool]:
         """The states of parts that load themselves, for this rank; and whether gradients had to be dropped."""
@@ -127,7 +124,6 @@ class Found:
 
     def _build(self, outlines: Mapping[Any, Any]) -> dict[Any, Any]:
         tensors = self._stored.read(place for outline in outlines.values() for place in places(outline))
-        # Torch may hand one storage to what was one tensor; nobody here writes to what was read.
         return {name: rebuild(outline, tensors) for name, outline in outlines.items()}
 
 

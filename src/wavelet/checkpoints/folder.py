@@ -88,7 +88,7 @@ class Folder:
 
 def flaw(path: Path) -> str | None:
     """What is wrong with the checkpoint in ``path``; None if every file is there and long enough."""
-    from torch.distributed.checkpoint import FileSystemReader
+    from torch.distributed.checkpoint.filesystem import FileSystemReader
 
     try:
         metadata = FileSystemReader(path).read_metadata()

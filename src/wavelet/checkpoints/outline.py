@@ -57,9 +57,7 @@ def _flat_tensor(tensor: Tensor, key: str, tensors: dict[str, Tensor]) -> list[A
         tensors[f"{key}/indices"], tensors[f"{key}/values"] = tensor._indices(), tensor._values()
         return ["sparse", key, list(tensor.shape), tensor.is_coalesced()]
     if tensor.layout is not torch.strided:
-        raise ValueError(
-            f"{key} is a tensor of layout {tensor.layout}: only dense tensors and sparse_coo can be saved."
-        )
+        raise ValueError(f"{key} has the layout {tensor.layout}: only strided and sparse_coo tensors can be saved.")
     tensors[key] = tensor
     # Those of a copy: of a tensor that shares elements with itself they would not do.
     stride = None if tensor.is_contiguous() else list(torch.empty_like(tensor, device="meta").stride())

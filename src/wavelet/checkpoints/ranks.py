@@ -54,10 +54,9 @@ class Ranks:
                 found[1] = error
         if self.size > 1:
             dist.broadcast_object_list(found, src=dist.get_global_rank(self.group, 0), group=self.group)
-        value, error = found
-        if error is not None:
-            raise error
-        return value  # type: ignore[no-any-return]
+        if found[1] is not None:
+            raise found[1]
+        return found[0]  # type: ignore[no-any-return]
 
     def together(self, function: Callable[[], T], what: str) -> T:
         """Run ``function`` on every rank, and go on only if it raised on none.

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed.checkpoint as dcp
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.staging import AsyncStager
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from wavelet.checkpoints.errors import CheckpointError, reason
 from wavelet.checkpoints.outline import Place
@@ -31,6 +33,9 @@ class _AsItIs(AsyncStager):
     def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         return state_dict
 
+    def synchronize_staging(self) -> None:
+        pass
+
     def close(self) -> None:
         pass
 
@@ -41,9 +46,9 @@ def write(path: Path, tensors: dict[str, Tensor], ranks: Ranks) -> Future[Any]:
     They are on the disk, and so are those of all ranks, when the future is done.
     """
     _expect_one_process()
-    answer = dcp.async_save(
+    answer: Any = async_save(
         tensors,
-        storage_writer=dcp.FileSystemWriter(path, sync_files=True),
+        storage_writer=FileSystemWriter(path, sync_files=True),
         planner=DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False),
         process_group=ranks.group,
         async_stager=_AsItIs(),
@@ -62,7 +67,7 @@ class Stored:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._entries = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
+        self._entries = FileSystemReader(path).read_metadata().state_dict_metadata
 
     def read(self, places: Iterable[Place]) -> dict[str, Tensor]:
         """The tensors in these places, on the CPU, as they lay in memory.
@@ -76,7 +81,7 @@ class Stored:
         _expect_one_process()
         try:
             planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
-            dcp.load(found, storage_reader=dcp.FileSystemReader(self._path), planner=planner, no_dist=True)
+            load(found, storage_reader=FileSystemReader(self._path), planner=planner, no_dist=True)
         except (CheckpointException, RuntimeError, OSError) as error:
             raise CheckpointError(f"{self._path} cannot be read ({reason(error)}).") from error
         return found
