@@ -61,6 +61,15 @@ def make_saver(
 ) -> Saver:
     """What saves this run.
 
+    Args:
+        folder: for the checkpoints; made if it is not there.
+        job: what is trained.
+        loop: trains it.
+        options: what was asked of the loop.
+        epochs: passes over the data; None for no end.
+        every: batches between checkpoints; None for one at the end alone.
+        keep: checkpoints that stay.
+
     Raises:
         Refusal: the folder cannot be written.
     """
@@ -129,7 +138,7 @@ class Saver:
             if resume == "never" or (resume == "auto" and newest is None):
                 self._checkpoints.start_over()
                 return
-            found = self._checkpoints.load(newest if resume == "auto" else int(resume))
+            found = self._checkpoints.load(None if resume == "auto" else int(resume))
             self._check(found.step, found.values.get("run", {}))
             self._checkpoints.load(found.step, engine=self._loop.engine, batches=self._position)
             self.num_batches = self._saved = found.step

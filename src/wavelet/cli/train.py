@@ -1,11 +1,11 @@
 """`wavelet train`: trains a job in waves, or with the ordinary loop.
 
 The fields of its JSON: what was asked (``job``, ``seed``, ``samples_per_batch``, ``threads``, ``compile``, ``waves``,
-``update``, which is ``plain`` for the ordinary loop, ``accumulate``, ``resync``, ``budget``); ``steps`` and ``samples``
-trained in this process; ``timed_steps`` and ``timed_seconds``, without the warm-up, and ``samples_per_second`` over them; ``losses`` of
-all steps, ``training_loss`` (mean of the last ten), ``validation_loss`` and ``validation_accuracy``, null for none;
-``peak_resident_bytes`` before the validation; ``resumed_from``, the step of the checkpoint from which the run went on,
-null for none; ``plan``, which `wavelet.Plan.from_json` takes, null without a budget;
+``update``, which is ``plain`` for the ordinary loop, ``accumulate``, ``resync``, ``budget``); ``resumed_from``, the
+step of the checkpoint from which the run went on, null for none; ``steps`` and ``samples`` trained in this process;
+``timed_steps`` and ``timed_seconds``, without the warm-up, and ``samples_per_second`` over them; ``losses`` of these
+steps, ``training_loss`` (mean of the last ten), ``validation_loss`` and ``validation_accuracy``, null for none;
+``peak_resident_bytes`` before the validation; ``plan``, which `wavelet.Plan.from_json` takes, null without a budget;
 ``machine`` and ``versions``.
 """
 
