@@ -87,9 +87,9 @@ class Checkpoints:
 
         done: Future[None] = Future()
         before = -1 if self._before is None else self._before
-        self._writing = step, done
         upload = storage.write(self._folder.partial(step), contents.tensors, self._ranks)
         upload.add_done_callback(lambda upload: self._finish(step, before, upload, done))
+        self._writing = step, done
         if not self._asynchronous:
             try:
                 self.wait()
