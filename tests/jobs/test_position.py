@@ -162,7 +162,9 @@ def pretend(monkeypatch, rank, size):
     monkeypatch.setattr(dist, "get_world_size", lambda *_: size)
 
 
-@pytest.mark.parametrize(("size", "left"), [(1, [6, 7, 8, 9]), (3, [2, 3, 4, 5, 6, 7, 8, 9]), (2, [3, 4, 5, 6, 7, 8, 9])])
+@pytest.mark.parametrize(
+    ("size", "left"), [(1, [6, 7, 8, 9]), (3, [2, 3, 4, 5, 6, 7, 8, 9]), (2, [3, 4, 5, 6, 7, 8, 9])]
+)
 def test_with_another_number_of_ranks_the_samples_seen_count(monkeypatch, size, left):
     """Two ranks have seen three batches each; one rank has seen as many after six, three ranks after two."""
     pretend(monkeypatch, 0, 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -54,7 +55,7 @@ class Folder:
         """Make the folder, and remove what saves that did not end have left in it."""
         self.path.mkdir(parents=True, exist_ok=True)
         for left in self.path.glob(".step-*.partial"):
-            shutil.rmtree(left)
+            _remove(left)
 
     def publish(self, step: int, replaced: Iterable[int], keep: int) -> None:
         """Let the checkpoint that was written appear, in place of ``replaced``; then remove all but the last ``keep``.
@@ -66,14 +67,25 @@ class Folder:
         if found is not None:
             raise OSError(f"{found}; all ranks must see the same folder")
         _sync(self.partial(step))
-        away = [self._set_aside(old) for old in replaced]
-        self.partial(step).rename(self.of(step))
+        away: dict[int, Path] = {}
+        try:
+            for old in replaced:
+                away[old] = self._set_aside(old)
+            self.partial(step).rename(self.of(step))
+        except OSError:
+            for old, path in away.items():
+                path.rename(self.of(old))
+            raise
         _sync(self.path)
-        whole, _ = self.split()
-        kept = min(whole[-keep:])
-        away += [self._set_aside(old) for old in self.steps() if old < kept]
-        for path in away:
-            shutil.rmtree(path)
+        with contextlib.suppress(
+            OSError
+        ):  # what cannot be removed now is in nobody's way, and the next save tries again
+            whole, _ = self.split()
+            for old in self.steps():
+                if old < min(whole[-keep:]):
+                    away[old] = self._set_aside(old)
+            for path in away.values():
+                _remove(path)
 
     def give_up(self, step: int) -> None:
         """Remove what was written of a checkpoint, as far as the system lets us."""
@@ -82,7 +94,8 @@ class Folder:
     def _set_aside(self, step: int) -> Path:
         """Rename a checkpoint that is to be removed: one that is removed in part must not look like a torn one."""
         path = self.path / f".step-{step:08d}.old.partial"
-        shutil.rmtree(path, ignore_errors=True)
+        if path.exists():
+            _remove(path)
         return self.of(step).rename(path)
 
 
@@ -108,6 +121,13 @@ def flaw(path: Path) -> str | None:
         if file.stat().st_size < end:
             return f"its file {name} is {end - file.stat().st_size} bytes too short"
     return None
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
 def _sync(path: Path) -> None:

@@ -85,7 +85,7 @@ def rebuild(outline: list[Any], tensors: Mapping[str, Tensor]) -> Any:
     if kind == "sparse":
         key, shape, coalesced = rest
         indices, values = tensors[f"{key}/indices"], tensors[f"{key}/values"]
-        return torch.sparse_coo_tensor(indices, values, shape, is_coalesced=coalesced)
+        return torch.sparse_coo_tensor(indices, values, shape, check_invariants=True, is_coalesced=coalesced)
     if kind == "dict":
         return {name: rebuild(node, tensors) for name, node in rest[0]}
     if kind in ("list", "tuple"):
