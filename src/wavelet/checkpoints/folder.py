@@ -77,9 +77,7 @@ class Folder:
                 path.rename(self.of(old))
             raise
         _sync(self.path)
-        with contextlib.suppress(
-            OSError
-        ):  # what cannot be removed now is in nobody's way, and the next save tries again
+        with contextlib.suppress(OSError):  # what cannot be removed is in nobody's way, and the next save tries again
             whole, _ = self.split()
             for old in self.steps():
                 if old < min(whole[-keep:]):
