@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from wavelet import exchange
 from wavelet.checkpoints import CheckpointError, Checkpoints
 from wavelet.engine import Wavelet
+from wavelet.exchange import ExchangeError
 from wavelet.jobs.job import Job
 from wavelet.jobs.position import LoaderPosition
 from wavelet.measure import profile
@@ -17,6 +19,7 @@ __all__ = [
     "BudgetError",
     "CheckpointError",
     "Checkpoints",
+    "ExchangeError",
     "Job",
     "LoaderPosition",
     "LostBatchError",
@@ -26,6 +29,7 @@ __all__ = [
     "Step",
     "Wavelet",
     "__version__",
+    "exchange",
     "plan",
     "profile",
 ]

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from wavelet import arguments, saving
 from wavelet.devices.random_state import RandomState
+from wavelet.exchange import AllReduce, Alone, check_exchange
 from wavelet.face import Face
 from wavelet.forking import quiet_before_fork
 from wavelet.forward import LossFunction, Result
@@ -57,6 +58,8 @@ class Wavelet(Lifecycle):
         budget: bound on peak memory: ``"1.25x"`` of one wave's step memory, or bytes (``"2GiB"``) in all.
         plan: made by `wavelet.plan`, in place of a budget; ``waves="auto"`` takes the plan's.
         blocks: modules whose calls start the blocks between which batches wait; found if left out.
+        exchange: how ranks agree: `wavelet.exchange.AllReduce`, which is the default once torch.distributed is
+            initialised, or `wavelet.exchange.Alone`. Making, flushing and closing an engine then involves all ranks.
 
     Raises:
         ValueError: for arguments that make no sense, with what to do instead.
@@ -83,6 +86,7 @@ class Wavelet(Lifecycle):
         budget: str | int | None = None,
         plan: Plan | None = None,
         blocks: Sequence[str | nn.Module] | None = None,
+        exchange: AllReduce | Alone | None = None,
     ) -> None:
         self._settings = arguments.check(waves, update, accumulate, resync, clip_grad_norm, autocast, timeout, compile)
         arguments.check_objects(model, optimizer, loss, scheduler, grad_scaler, replicate)
@@ -95,6 +99,8 @@ class Wavelet(Lifecycle):
             replicate,
             timeout,
             Request.of(model, waves, budget, plan, blocks),
+            check_exchange(exchange, timeout, model),
+            waves == "auto" and plan is None,
         )
         if plan is not None:
             waves = plan.check(model, waves, update, accumulate)
@@ -131,6 +137,8 @@ class Wavelet(Lifecycle):
             self._wait(lambda: self._waves.idle if all_idle else wave.idle)
             hyper_parameters = self._read_face(wave)
             updates = self._rule.updates_after(self._position)
+            if updates:
+                self._exchange.begins(wave.index, self._num_batches, self._rule.micro_batches())
             watch = self._memory.watch(wave, self._num_batches, batch, updates=updates)
             self._check_failure()
             with watch.recording:
@@ -178,7 +186,7 @@ class Wavelet(Lifecycle):
             if not self._running:
                 self._go_on()
             self._wait(lambda: self._waves.idle)
-            for index in self._rule.pending():
+            for index in self._updates_left():
                 self._waves[index].close_round(self._hyper_parameters[index])
                 self._check_failure()
                 self._stepped()
@@ -207,7 +215,7 @@ class Wavelet(Lifecycle):
         if kind is None:
             self.close()
         else:
-            self._end()
+            self._end(error)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next batch depends on, as clones; may be taken after any batch and changes nothing.
@@ -244,8 +252,11 @@ class Wavelet(Lifecycle):
     def _run_forward(self, wave: Wave, batch: Any, watch: Watch, *, after_turns: bool) -> Result:
         try:
             return self._forward.run(wave, batch, watch.forward(), after_turns=after_turns)
-        except Exception:
+        except Exception as error:
             self._check_failure()  # what a gate raises is a wave's failure
+            if self._exchange.num_ranks > 1:  # which have begun the exchange of this batch
+                self._turns.fail(error)
+                self._check_failure()
             raise
 
     def _learn(self, watch: Watch, wave: Wave, batch: Any, task: Task) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import weakref
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from wavelet.devices import Device, make_device
+from wavelet.exchange import Exchange, ExchangeError, connect
 from wavelet.face import Face
 from wavelet.forward import Forward
 from wavelet.memory import Memory
@@ -28,6 +31,7 @@ class Lifecycle:
 
     waves: int
     update: str
+    accumulate: int
     _options: Options
     _settings: UpdateSettings
     _face: Face
@@ -39,8 +43,10 @@ class Lifecycle:
     def _decide(self, waves: int) -> None:
         """Make the waves, once it is known how many."""
         options, face = self._options, self._face
-        self.waves = waves
-        self._device = make_device(check_model(face.model, num_waves=waves), waves, options.streams)
+        device = check_model(face.model, num_waves=waves)
+        exchange = connect(options.exchange, device, self._facts(waves), [*face.parameters, *face.model.buffers()])
+        self.waves = waves = exchange.of_first(waves) if options.chosen else waves
+        self._device = make_device(device, waves, options.streams)
         replicas = make_replicas(face.model, waves, options.replicate, compile=options.compile)
         buffers = BufferSlots(face.model).clone()
         self._forward = Forward(options.loss, options.autocast, self._device, buffers, face.parameters)
@@ -54,12 +60,51 @@ class Lifecycle:
         )
         self._waves = WaveGroup(replicas, self._rule, self._device, options.timeout)
         self._turns = self._waves.turns
+        self._exchange = self._rule.exchange = exchange
+        exchange.attach(self._waves.setting(self._rule, self._device))
         self._memory = Memory(options.request, self._waves, self._rule, self._device)
         self._num_batches = self._position = 0
         self._hyper_parameters = [face.read()] * waves  # at each wave's last micro-batch
         self._gradients_seen = face.gradients_seen()
         face.publish(self._rule, self._forward.buffers)
-        self._stop_threads = weakref.finalize(self, _stop, self._waves, self._device)
+        self._forgotten = weakref.finalize(self, _forget, self._waves, self._device, exchange)
+        exchange.watch(self._waves.describe, self._turns.fail)
+
+    def _facts(self, waves: int) -> dict[str, Any]:
+        """In what all ranks must be alike."""
+        shapes = [(tuple(p.shape), str(p.dtype)) for p in self._face.parameters]
+        print_ = f"{len(shapes)} of shapes with checksum {zlib.crc32(repr(shapes).encode()):08x}"
+        facts = {
+            "waves": "auto" if self._options.chosen else waves,
+            "update": self.update,
+            "accumulate": self.accumulate,
+            "resync": self._settings.resync,
+            "clip_grad_norm": self._settings.clip_grad_norm,
+            "optimizer": type(self._face.optimizer).__name__,
+        }
+        return {**facts, "parameters": print_, "buffers": len(list(self._face.model.buffers()))}
+
+    def _updates_left(self) -> Iterator[int]:
+        """At a flush, all waves idle: the waves that still update, each before it does.
+
+        Those are the ones with micro-batches of an open round; and where another rank has more batches than this one,
+        the ones that update with what it brings.
+        """
+        if self._exchange.num_ranks == 1:
+            for wave in self._rule.pending():
+                self._exchange.begins(wave, self._num_batches, self._rule.folded(wave))
+                yield wave
+            return
+        while True:
+            wave = self._rule.next_update(self._position)
+            self._hyper_parameters[wave] = self._face.read()
+            coming = self._exchange.begins(wave, self._num_batches, self._rule.folded(wave))
+            self._wait(lambda coming=coming: coming.known)  # type: ignore[misc]
+            if coming.total == 0:
+                self._exchange.skip(wave)
+                return
+            yield wave
+            self._position = self._rule.after_next_update(self._position)
 
     def _go_on(self) -> None:
         self._face.adopt(self._rule, self._forward.buffers)
@@ -108,25 +153,41 @@ class Lifecycle:
     def _fatal(self) -> Iterator[None]:
         try:
             yield
-        except (KeyboardInterrupt, SystemExit, GeneratorExit, NoProgressError) as error:
+        except (KeyboardInterrupt, SystemExit, GeneratorExit, NoProgressError, ExchangeError) as error:
             if self.waves:
                 self._turns.fail(error)
             self._end()
             raise
 
-    def _end(self) -> None:
-        """Stop and join all threads, once; the user's objects become the newest finished weights."""
+    def _end(self, error: BaseException | None = None) -> None:
+        """Stop and join all threads, once; the user's objects become the newest finished weights.
+
+        Args:
+            error: why, where it is not a failure that the waves know of.
+        """
         if self._closed:
             return
         self._closed = True
         if self.waves == 0:
             return
-        self._stop_threads()
+        error = self._turns.failure or error
+        if error is not None:
+            self._exchange.fail(error)  # first: the threads that are waited for next may wait for other ranks
+        self._forgotten.detach()
+        _stop(self._waves, self._device)
         self._running = False
         self._face.publish(self._rule, self._forward.buffers, final=True)
+        if error is None:
+            self._exchange.close()
 
 
 def _stop(waves: WaveGroup, device: Device) -> None:
-    """End the threads and give the caller's thread back what was taken, also when an engine is forgotten."""
+    """End the threads and give the caller's thread back what was taken."""
     if not waves.stop():
         device.leave()
+
+
+def _forget(waves: WaveGroup, device: Device, exchange: Exchange) -> None:
+    """What becomes of an engine that nobody has closed."""
+    _stop(waves, device)
+    exchange.forget()

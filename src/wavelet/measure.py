@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from wavelet.devices import make_device, map_tensors, tensors_in
 from wavelet.devices.random_state import RandomState
+from wavelet.exchange import Alone
 from wavelet.memory.request import block_names
 from wavelet.planning.plan import WORTH_A_WAVE, make_plan
 from wavelet.profiling.profile import Profile, Smaller, Timing
@@ -74,8 +75,8 @@ def profile(
     def make(model: nn.Module, optimizer: Optimizer, count: int) -> Wavelet:
         from wavelet.engine import Wavelet
 
-        options = {"autocast": autocast, "compile": compile, "replicate": replicate}
-        return Wavelet(model, optimizer, loss, waves=count, budget=f"{count}x", blocks=names, **options)  # type: ignore[arg-type]
+        options: dict[str, Any] = {"autocast": autocast, "compile": compile, "replicate": replicate, "blocks": names}
+        return Wavelet(model, optimizer, loss, waves=count, budget=f"{count}x", exchange=Alone(), **options)
 
     names = block_names(model, blocks)
     profiles: dict[int, Profile] = {}
@@ -99,7 +100,7 @@ def choose_waves(engine: Wavelet, batch: Any) -> int:
             model, optimizer, options.loss, waves=count, update=engine.update, accumulate=engine.accumulate,
             resync=None, clip_grad_norm=settings.clip_grad_norm, autocast=options.autocast,
             grad_scaler=copy.deepcopy(options.grad_scaler), compile=options.compile, streams=options.streams,
-            replicate=replicate, timeout=options.timeout, **more,
+            replicate=replicate, timeout=options.timeout, exchange=Alone(), **more,
         )  # fmt: skip
 
     with _untouched(model):

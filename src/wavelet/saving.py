@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check_state", "cloned", "load_into", "state_of", "waves_of"]
 
-VERSION = 1
+VERSION = 2
 
 
 def state_of(engine: Wavelet) -> dict[str, Any]:
@@ -35,6 +35,7 @@ def state_of(engine: Wavelet) -> dict[str, Any]:
         "hyper_parameters": engine._hyper_parameters,
         "wanted": engine._face.read(),
         "kept": rule.kept(),
+        "exchange": engine._exchange.state_dict(),
         "buffers": engine._forward.buffers,
         "random": RandomState(engine._device).state_dict(),
         "loss_scale": None if rule.loss_scale is None else rule.loss_scale.state_dict(),
@@ -96,6 +97,8 @@ def load_into(engine: Wavelet, state: dict[str, Any]) -> None:
         copy.applied = applied
     rule.load_kept(_map_tensors(state["kept"], lambda tensor: tensor.to(device)))
     engine._forward.buffers[:] = _map_tensors(state["buffers"], lambda tensor: tensor.to(device))
+    if state["exchange"] is not None:  # that of another number of ranks means nothing here
+        rule.exchange.load_state_dict(_map_tensors(state["exchange"], lambda tensor: tensor.to(device)))
     if rule.loss_scale is not None:
         rule.loss_scale.load_state_dict(state["loss_scale"])
     if engine._scheduler is not None:

@@ -14,7 +14,7 @@ from wavelet.engine import Wavelet
 
 __all__ = ["for_another_number", "is_stateful", "joined", "kind_of", "share_of", "split", "state_of"]
 
-_OWN = ("num_batches", "position", "buffers", "random")
+_OWN = ("num_batches", "position", "buffers", "random", "exchange")
 _OWN_KEPT = ("gradients", "total", "num_folded")
 """Of what a rule keeps: the sums of gradients that have not been exchanged between the ranks yet."""
 
@@ -69,8 +69,8 @@ def for_another_number(first: dict[str, Any], own: dict[str, Any] | None, rank: 
         **({"total": [None] * len(kept["total"])} if "total" in kept else {}),
     }
     position = 0 if is_open else first["position"]
-    state = {"num_batches": first["num_batches"], "buffers": first["buffers"], "position": position, "kept": closed}
-    return {**state, "random": _seeded(first["random"], rank) if own is None else own["random"]}, is_open
+    drawn = _seeded(first["random"], rank) if own is None else own["random"]
+    return {**first, "position": position, "kept": closed, "random": drawn, "exchange": None}, is_open
 
 
 def _seeded(state: dict[str, Any], rank: int) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from wavelet.devices import Device
+from wavelet.exchange import Exchange
 from wavelet.updates.gradients import Gradients, all_finite, divide_, take_gradients
 from wavelet.updates.hyper_parameters import HyperParameters
 from wavelet.updates.loss_scale import LossScale
@@ -54,6 +55,7 @@ class UpdateRule(ABC):
     """
 
     name: ClassVar[str]
+    exchange: Exchange  # given once the ranks have met
     shares_weights: ClassVar[bool] = False
     """Whether all waves see one storage, so that a round's first forwards wait for every turn of the round before."""
 
@@ -96,6 +98,27 @@ class UpdateRule(ABC):
         """The waves that would update if the round were closed now, in that order."""
         return [wave for wave, count in enumerate(self._num_folded) if count]
 
+    def unscale_(self, gradients: Sequence[Tensor | None], wave: int) -> None:
+        """Divide gradients of ``wave`` by its loss scale, in place."""
+        if self.loss_scale is not None:
+            self.loss_scale.unscale_(list(gradients), wave)
+
+    def micro_batches(self) -> int:
+        """How many a rank gives to one update of a whole round."""
+        return self.settings.accumulate
+
+    def folded(self, wave: int) -> int:
+        """How many micro-batches the next update of ``wave`` has so far."""
+        return self._num_folded[wave]
+
+    def next_update(self, position: int) -> int:
+        """The wave of the next update, ``position`` micro-batches into a round."""
+        return max(0, position - (self.round_size - self.num_waves))
+
+    def after_next_update(self, position: int) -> int:
+        """The position once the next update has been made with what there is."""
+        return (self.round_size - self.num_waves + self.next_update(position) + 1) % self.round_size
+
     def scaled(self, wave: int, loss: Tensor) -> Tensor:
         """The loss of a batch of ``wave``, times its loss scale."""
         return loss if self.loss_scale is None else self.loss_scale.scale(loss, wave)
@@ -108,8 +131,8 @@ class UpdateRule(ABC):
 
     def update(self, wave: int, hyper_parameters: HyperParameters) -> None:
         """Apply what ``wave`` has accumulated."""
-        total, count = self._take(wave)
-        gradients = self._mean(wave, total, count)
+        total, count = self.exchange.finish(wave, *self._take(wave))
+        gradients = self._mean(total, count)
         self._update(wave, gradients, hyper_parameters)
         if self.loss_scale is not None:
             self.loss_scale.updated(self._waves_seeing_update_of(wave), finite=gradients is not None)
@@ -154,11 +177,9 @@ class UpdateRule(ABC):
     def _waves_seeing_update_of(self, wave: int) -> Sequence[int]:
         return [wave]
 
-    def _mean(self, wave: int, total: Gradients, count: int) -> Gradients | None:
-        if self.loss_scale is not None:
-            self.loss_scale.unscale_(total, wave)
-            if not all_finite(total):
-                return None
+    def _mean(self, total: Gradients, count: int) -> Gradients | None:
+        if self.loss_scale is not None and not all_finite(total):
+            return None
         if count > 1:
             divide_(total, count)
         return total

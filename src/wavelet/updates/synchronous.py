@@ -38,6 +38,18 @@ class Synchronous(UpdateRule):
     def updates_after(self, position: int) -> bool:
         return position == self.round_size - 1
 
+    def micro_batches(self) -> int:
+        return self.round_size
+
+    def folded(self, wave: int) -> int:
+        return sum(self._num_folded)
+
+    def next_update(self, position: int) -> int:
+        return 0
+
+    def after_next_update(self, position: int) -> int:
+        return 0
+
     def pending(self) -> list[int]:
         return [self._last_wave] if any(self._num_folded) else []
 

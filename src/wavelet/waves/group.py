@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 from wavelet.devices import Device
+from wavelet.exchange import Setting
 from wavelet.updates import UpdateRule
 from wavelet.waves.compiling import is_compiled
 from wavelet.waves.recompute import offer_between_blocks
@@ -53,6 +56,27 @@ class WaveGroup:
     def is_callers_thread(self) -> bool:
         """Whether this thread is the one that hands in batches: the only one that may lend the baton."""
         return self._caller is threading.current_thread()
+
+    def setting(self, rule: UpdateRule, device: Device) -> Setting:
+        """What an exchange needs of these waves."""
+
+        def drawing(number: int) -> AbstractContextManager[None]:
+            return nullcontext() if self.is_callers_thread() else self.turns.baton(number)
+
+        return Setting(
+            rule.weights,
+            early=not rule.shares_weights,
+            running=device.running,
+            unscale=rule.unscale_,
+            wait=lambda number, ready: self.turns.wait_in_wave(lambda: number, ready),
+            changed=self.turns.changed,
+            drawing=drawing,
+        )
+
+    def describe(self) -> dict[str, Any]:
+        """What is going on, for other ranks."""
+        doing = "; ".join(f"the {wave.name} {wave.doing}" for wave in self.waves)
+        return {"batches": self.num_batches, "doing": f"after handing in {self.num_batches} batches ({doing})"}
 
     def start(self) -> None:
         """Start the threads that do not run yet; this thread will hand in batches."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -135,7 +136,8 @@ class Wave:
             self.doing = f"in the backward of batch {task.number}"
             assert task.loss is not None
             loss, task.loss = task.loss, None
-            loss.backward()
+            with self._rule.exchange.backward(self.index) if task.updates else nullcontext():
+                loss.backward()
             del loss
             self._device.keep(self.index, task.batch)
             task.batch = None

@@ -1,0 +1,175 @@
+"""What an exchange is: how ranks agree on the gradient of an update; and the one of a rank that trains alone."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from torch import Tensor, nn
+
+__all__ = ["Alone", "Count", "Exchange", "Gradients", "Setting"]
+
+Gradients = list[Tensor | None]
+
+
+class Setting:
+    """What an exchange works with.
+
+    Args:
+        weights: each wave's parameters, in the order of the user's ``model.parameters()``.
+        early: whether a wave's gradients are final when its backward makes them, so that they may leave then.
+        running: inside, the current thread launches on behalf of a wave.
+        unscale: divides gradients of a wave by its loss scale, in place.
+        wait: ``wait(number, ready)`` returns once ``ready()``, or raises if batch ``number`` is lost.
+        changed: wakes all that wait.
+        drawing: inside, in the turn of batch ``number``, random numbers may be drawn.
+    """
+
+    def __init__(
+        self,
+        weights: Sequence[Sequence[nn.Parameter]],
+        *,
+        early: bool,
+        running: Callable[[int], AbstractContextManager[Any]],
+        unscale: Callable[[list[Tensor], int], None],
+        wait: Callable[[int, Callable[[], bool]], None],
+        changed: Callable[[], None],
+        drawing: Callable[[int], AbstractContextManager[Any]],
+    ) -> None:
+        self.weights = [list(wave) for wave in weights]
+        self.early, self.running, self.unscale = early, running, unscale
+        self.wait, self.changed, self.drawing = wait, changed, drawing
+
+
+class Count(ABC):
+    """How many micro-batches all ranks together give to an update; known once they have all said so."""
+
+    @property
+    @abstractmethod
+    def known(self) -> bool:
+        """Whether `total` can be read."""
+
+    @property
+    @abstractmethod
+    def total(self) -> int:
+        """Their sum."""
+
+
+class Exchange(ABC):
+    """How the ranks agree. Each update is one exchange; all ranks have the same exchanges in the same order.
+
+    For each the engine calls `begins` in the caller's thread; `backward` around the backward of its last micro-batch
+    and `finish` in the wave's turn.
+    """
+
+    num_ranks: int = 1
+
+    @abstractmethod
+    def attach(self, setting: Setting) -> None:
+        """Serve these waves. Called once, before anything else."""
+
+    @abstractmethod
+    def watch(self, describe: Callable[[], dict[str, Any]], on_failure: Callable[[BaseException], None]) -> None:
+        """Give signs of life to the other ranks from now on.
+
+        Args:
+            describe: gives ``batches``, how many were handed in, and ``doing``, in words.
+            on_failure: called, in some thread, when another rank has failed.
+        """
+
+    def of_first(self, value: Any) -> Any:
+        """What rank 0 has."""
+        return value
+
+    @abstractmethod
+    def begins(self, wave: int, number: int, count: int) -> Count:
+        """The next exchange will carry ``count`` micro-batches of this rank, the last of which is batch ``number``."""
+
+    @abstractmethod
+    def skip(self, wave: int) -> None:
+        """The exchange that has begun is none: no rank gives anything to it."""
+
+    @abstractmethod
+    def backward(self, wave: int) -> AbstractContextManager[Any]:
+        """Around the last backward before an update of ``wave``."""
+
+    @abstractmethod
+    def finish(self, wave: int, total: Gradients, count: int) -> tuple[Gradients, int]:
+        """In the turn of ``wave``: the sum over all ranks, and of how many micro-batches it is.
+
+        Args:
+            wave: whose update comes next.
+            total: this rank's sum, unless its gradients have left early; given up.
+            count: of micro-batches in it.
+        """
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """What the next exchange depends on, of this rank: the tensors themselves."""
+
+    @abstractmethod
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` gave."""
+
+    @abstractmethod
+    def fail(self, error: BaseException) -> None:
+        """Tell the other ranks that this one stops."""
+
+    @abstractmethod
+    def forget(self) -> None:
+        """The engine is gone; nobody is told."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """All ranks have ended together."""
+
+
+class _Own(Count):
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    known = True
+
+    @property
+    def total(self) -> int:
+        return self._count
+
+
+class Alone(Exchange):
+    """This rank trains for itself, whether there are others or not."""
+
+    def attach(self, setting: Setting) -> None:
+        self._unscale = setting.unscale
+
+    def watch(self, describe: Callable[[], dict[str, Any]], on_failure: Callable[[BaseException], None]) -> None:
+        pass
+
+    def begins(self, wave: int, number: int, count: int) -> Count:
+        return _Own(count)
+
+    def skip(self, wave: int) -> None:
+        pass
+
+    def backward(self, wave: int) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def finish(self, wave: int, total: Gradients, count: int) -> tuple[Gradients, int]:
+        self._unscale([gradient for gradient in total if gradient is not None], wave)
+        return total, count
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+    def fail(self, error: BaseException) -> None:
+        pass
+
+    def forget(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass

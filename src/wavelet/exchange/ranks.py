@@ -1,0 +1,99 @@
+"""The ranks of one engine: a process group of its own, and what is agreed before training starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+__all__ = ["Ranks", "group_of"]
+
+
+def group_of(group: Any) -> dist.ProcessGroup | None:
+    """The process group that a user gave, as one or as a DeviceMesh of one dimension; None for all ranks.
+
+    Raises:
+        ValueError: it is something else, or this rank is not in it.
+    """
+    from torch.distributed.device_mesh import DeviceMesh
+
+    if isinstance(group, DeviceMesh):
+        if group.ndim != 1:
+            raise ValueError(
+                f"the DeviceMesh given as group has {group.ndim} dimensions: give the one of data parallelism, such as "
+                "mesh['dp']."
+            )
+        return group.get_group()
+    if group is None or isinstance(group, dist.ProcessGroup):
+        return group
+    if group is dist.GroupMember.NON_GROUP_MEMBER:
+        raise ValueError("this rank is not in the group that was given: make the engine on its members only.")
+    raise ValueError(f"group is a {type(group).__name__}: give a ProcessGroup, a DeviceMesh, or None for all ranks.")
+
+
+class Ranks:
+    """A process group that no other code uses: collectives of the user's own may run at any time.
+
+    Args:
+        group: whose ranks; None for all.
+        device: where the gradients are.
+        timeout: seconds after which a collective fails.
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None, device: torch.device, timeout: float) -> None:
+        members = dist.get_process_group_ranks(group or dist.group.WORLD)
+        self.size = len(members)
+        self.rank = members.index(dist.get_rank())
+        backend = "gloo" if device.type == "cpu" else f"cpu:gloo,{device.type}:{_accelerators_backend(device)}"
+        self.group: dist.ProcessGroup = dist.new_group(
+            None if group is None else members,
+            timeout=timedelta(seconds=timeout),
+            backend=backend,
+            use_local_synchronization=group is not None,
+            group_desc="wavelet",
+        )
+
+    def check_alike(self, facts: Mapping[str, Any]) -> None:
+        """Refuse to train together what differs.
+
+        Raises:
+            ValueError: naming the first fact in which a rank differs from rank 0, on every rank.
+        """
+        everyones: list[Any] = [None] * self.size
+        dist.all_gather_object(everyones, dict(facts), group=self.group)
+        for rank, theirs in enumerate(everyones):
+            for name, value in everyones[0].items():
+                if theirs.get(name) != value:
+                    raise ValueError(
+                        f"rank {rank} has {name}={theirs.get(name)!r} and rank 0 has {value!r}: all ranks must train "
+                        "the same."
+                    )
+
+    def broadcast(self, tensors: Sequence[Tensor]) -> None:
+        """Make ``tensors`` those of rank 0, in place."""
+        with torch.no_grad():
+            for tensor in tensors:
+                whole = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+                sent = whole.contiguous()
+                dist.broadcast(sent, group=self.group, group_src=0)
+                if sent.data_ptr() != whole.data_ptr():
+                    whole.copy_(sent)
+
+    def of_first(self, value: Any) -> Any:
+        """What rank 0 has."""
+        box = [value]
+        dist.broadcast_object_list(box, group=self.group, group_src=0)
+        return box[0]
+
+    def leave(self) -> None:
+        """The group is not used any more."""
+        if dist.is_initialized():
+            dist.destroy_process_group(self.group)
+
+
+def _accelerators_backend(device: torch.device) -> str:
+    return str(dist.get_default_backend_for_device(device))
