@@ -43,7 +43,8 @@ class Checkpoints:
         keep: how many checkpoints stay.
         asynchronous: copy to the CPU's memory and write beside the training; an error then rises in the next call.
             A save that comes while the one before is still being written waits for it.
-        group: the ranks that save together, all by default. Saving uses a gloo group of its own among them.
+        group: the ranks that save together, as a ProcessGroup or a DeviceMesh of one dimension; all by default. Saving
+            uses a gloo group of its own among them.
 
     Raises:
         ValueError: ``keep`` is below 1, or there is a file in place of the folder.

@@ -37,8 +37,10 @@ class Contents:
         shared: dict[str, Tensor] = {}
         own: dict[str, Tensor] = {}
         shared_outline, own_outline = {}, {}
+        kinds_of_parts: dict[str, str] = {}
         for name, part in parts.items():
-            state, kind = kinds.state_of(part), kinds.kind_of(part)
+            kind, state = kinds.kind_and_state(part, ranks.size)
+            kinds_of_parts[name] = kind
             mine = None
             if kind == "engine":
                 state, mine = kinds.split(state)
@@ -49,7 +51,6 @@ class Contents:
             shared_outline[name] = flatten(state, f"shared/{name}", shared if kind == "engine" else own)
             own_outline[name] = flatten(mine, f"rank{ranks.rank}/{name}", own)
             packed([shared_outline[name], own_outline[name]], f"the part {name!r}")
-        kinds_of_parts = {name: kinds.kind_of(part) for name, part in parts.items()}
         own |= kinds.share_of(shared, ranks.rank, ranks.size)
         self.tensors = {key: value.to("cpu", copy=True) for key, value in own.items()} if copy else own
         outlines: dict[str, Any] = {_outline_of(ranks.rank): own_outline}

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from wavelet.engine import Wavelet
 
-__all__ = ["for_another_number", "is_stateful", "joined", "kind_of", "share_of", "split", "state_of"]
+__all__ = ["for_another_number", "is_stateful", "joined", "kind_and_state", "share_of", "split"]
 
 _OWN = ("num_batches", "position", "buffers", "random", "exchange")
 _OWN_KEPT = ("gradients", "total", "num_folded")
@@ -24,18 +24,24 @@ def is_stateful(part: object) -> bool:
     return all(callable(getattr(part, name, None)) for name in ("state_dict", "load_state_dict"))
 
 
-def kind_of(part: object) -> str:
-    """``engine``, whose weights all ranks share; ``stateful``, saved once a rank; or ``value``, rank 0's."""
-    if isinstance(part, Wavelet):
-        return "engine"
-    return "stateful" if is_stateful(part) else "value"
+def kind_and_state(part: Any, num_ranks: int) -> tuple[str, Any]:
+    """What is to be saved of a part, not copied; and its kind.
 
+    An ``engine``, of which all ranks have the weights in common; ``stateful``, saved once a rank; or a ``value``,
+    rank 0's. Engines that train each rank alone have nothing in common.
 
-def state_of(part: Any) -> Any:
-    """What is to be saved of a part, not copied."""
+    Raises:
+        ValueError: the engine exchanges among other ranks than those that save.
+    """
     if isinstance(part, Wavelet):
-        return part._live_state()
-    return part.state_dict() if is_stateful(part) else part
+        state, num_exchanging = part._live_state(), part._exchange.num_ranks
+        if num_exchanging not in (1, num_ranks):
+            raise ValueError(
+                f"the engine exchanges among {num_exchanging} ranks, and these checkpoints are of {num_ranks}: give "
+                "both the same group."
+            )
+        return "engine" if num_exchanging == num_ranks else "stateful", state
+    return ("stateful", part.state_dict()) if is_stateful(part) else ("value", part)
 
 
 def split(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

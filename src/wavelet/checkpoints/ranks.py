@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import torch.distributed as dist
 
 from wavelet.checkpoints.errors import CheckpointError
+from wavelet.exchange.ranks import group_of
 
 __all__ = ["Ranks"]
 
@@ -21,7 +22,7 @@ class Ranks:
     must come in the same order on all ranks.
 
     Args:
-        group: the ranks; None for all.
+        group: the ranks, as a ProcessGroup or a DeviceMesh of one dimension; None for all.
     """
 
     def __init__(self, group: Any = None) -> None:
@@ -31,7 +32,7 @@ class Ranks:
             if group is None:
                 self.group = dist.new_group(backend="gloo")
             else:
-                members = dist.get_process_group_ranks(group)
+                members = dist.get_process_group_ranks(group_of(group))
                 self.group = dist.new_group(members, backend="gloo", use_local_synchronization=True)
             self.rank, self.size = dist.get_rank(self.group), dist.get_world_size(self.group)
         elif group is not None:
