@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 import wavelet
 from wavelet.exchange import Alone
+from wavelet.jobs.seeds import set_seeds
 
 from .exchange.ranks import run
 from .models import assert_same, batches, loss, mlp, trained_weights
@@ -35,7 +36,7 @@ def build(rule, rank, seed=0, exchange=None):
     )
     sampler = DistributedSampler(Numbered()) if torch.distributed.is_initialized() else None
     loader = DataLoader(Numbered(), batch_size=4, sampler=sampler, shuffle=None if sampler else True)
-    torch.manual_seed(seed + rank)
+    set_seeds(seed + rank)
     return model, engine, wavelet.LoaderPosition(loader, epochs=3)
 
 
@@ -179,9 +180,9 @@ def alone(rank, size, folder):
     """Ranks whose engines do not exchange have nothing in common, and all of it comes back to its rank."""
     _, engine, position = build("neighbour", rank, exchange=Alone())
     with wavelet.Checkpoints(folder) as checkpoints:
-        for number in range(1, AT + 1):
+        for _ in range(AT):
             engine.step(next(position))
-        checkpoints.save(number, engine=engine, position=position)
+        checkpoints.save(AT, engine=engine, position=position)
         expected = summary(engine._face.model, engine, position)
         model, engine, position = build("neighbour", rank, seed=77, exchange=Alone())
         checkpoints.load(engine=engine, position=position)
