@@ -41,7 +41,8 @@ def check_saving(save: Path | None, resume: str, typed: list[str]) -> int | str:
         Refusal: they make no sense.
     """
     if save is None and typed:
-        raise Refusal(f"{' and '.join(typed)} belongs to --save: give it a folder for the checkpoints")
+        belong = "belongs" if len(typed) == 1 else "belong"
+        raise Refusal(f"{' and '.join(typed)} {belong} to --save: give it a folder for the checkpoints")
     if resume.isdecimal():
         return int(resume)
     if resume not in ("auto", "never"):
