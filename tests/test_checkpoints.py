@@ -626,3 +626,21 @@ def test_a_model_and_an_optimizer_are_parts_too(tmp_path):
     assert_same(trained_weights(other), trained_weights(model))
     for index, state in optimizer.state_dict()["state"].items():
         assert_same(list(state.values()), list(other_optimizer.state_dict()["state"][index].values()))
+
+
+def test_ctrl_c_at_the_moment_when_writing_begins(tmp_path, monkeypatch):
+    """Somebody then knows of what is being written: it is waited for, and appears."""
+    from wavelet.checkpoints import storage
+
+    write = storage.write
+
+    def interrupted(*arguments):
+        upload = write(*arguments)
+        signal.raise_signal(signal.SIGINT)
+        return upload
+
+    with pytest.raises(KeyboardInterrupt), wavelet.Checkpoints(tmp_path) as checkpoints:
+        with monkeypatch.context() as patch:
+            patch.setattr(storage, "write", interrupted)
+            checkpoints.save(1, number=1)
+    assert steps_in(tmp_path) == names(1)

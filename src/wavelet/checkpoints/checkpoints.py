@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from wavelet.checkpoints.contents import Contents, Found
 from wavelet.checkpoints.errors import CheckpointError, reason
 from wavelet.checkpoints.folder import Folder
+from wavelet.checkpoints.interrupts import interrupts_later
 from wavelet.checkpoints.parts import is_stateful
 from wavelet.checkpoints.ranks import Ranks
 from wavelet.forking import quiet_before_fork
@@ -88,9 +89,10 @@ class Checkpoints:
 
         done: Future[None] = Future()
         before = -1 if self._before is None else self._before
-        upload = storage.write(self._folder.partial(step), contents.tensors, self._ranks)
-        upload.add_done_callback(lambda upload: self._finish(step, before, upload, done))
-        self._writing = step, done
+        with interrupts_later():  # or what is written might be published, and waited for, by nobody
+            upload = storage.write(self._folder.partial(step), contents.tensors, self._ranks)
+            upload.add_done_callback(lambda upload: self._finish(step, before, upload, done))
+            self._writing = step, done
         if not self._asynchronous:
             try:
                 self.wait()
