@@ -176,6 +176,29 @@ def test_two_ranks_take_what_one_has_saved(tmp_path):
     assert_same(ranks[0][0][3], ranks[1][0][3])
 
 
+def random_state_loaded(rank, size, folder):
+    """What a rank draws from after loading."""
+    _, engine, _ = build("neighbour", rank, seed=55)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with wavelet.Checkpoints(folder) as checkpoints:
+            checkpoints.load(engine=engine)
+    state = engine.state_dict()["random"]
+    engine.close()
+    return state
+
+
+def test_a_rank_that_was_there_keeps_its_random_state(saved):
+    """Three ranks after two: the third's comes from the first's, and is another."""
+    folder, before = saved
+    found = run(random_state_loaded, 3, folder / "neighbour")
+    for rank in range(2):
+        assert_equal(found[rank], before[rank]["neighbour"][1]["random"])
+    for rank in range(2):
+        assert not torch.equal(found[2]["torch"], found[rank]["torch"])
+        assert not torch.equal(found[2]["numpy"][1], found[rank]["numpy"][1])
+
+
 def alone(rank, size, folder):
     """Ranks whose engines do not exchange have nothing in common, and all of it comes back to its rank."""
     _, engine, position = build("neighbour", rank, exchange=Alone())
@@ -276,6 +299,7 @@ def troubles(rank, size, folder):
     other.close()
     checkpoints.close()
     checkpoints.close()
+    seen["closed"] = raised(checkpoints.save, 5, number=1)
     return seen
 
 
@@ -293,6 +317,7 @@ def test_what_goes_wrong_on_one_rank_is_known_to_all(tmp_path):
         assert seen["torn"] == 2
         assert seen["no folder"][0] == "CheckpointError"
         assert "Not a directory" in seen["no folder"][1]
+        assert seen["closed"][0] == "ValueError"
     for name in ("one cannot be saved", "one cannot be loaded"):
         assert first[name][0] == "CheckpointError"
         assert "rank 1 raised an error ('mine')" in first[name][1]

@@ -77,6 +77,7 @@ class Checkpoints:
                 something that cannot be saved, or the ranks differ.
             CheckpointError: the system refuses, now or in the save before.
         """
+        self._ranks.check()
         self.wait()
         if not isinstance(step, int) or isinstance(step, bool) or step < 0:
             raise ValueError(f"step={step!r} is not possible: give a whole number from 0.")
@@ -102,6 +103,7 @@ class Checkpoints:
 
     def latest(self) -> int | None:
         """The step of the newest whole checkpoint; None if there is none. Warns of newer ones that are torn."""
+        self._ranks.check()
         self.wait()
         whole = self._ranks.of_first(self._whole)
         return whole[-1] if whole else None
@@ -123,6 +125,7 @@ class Checkpoints:
             ValueError: there is no such checkpoint or part, or a part refuses what was saved.
             CheckpointError: it cannot be read.
         """
+        self._ranks.check()
         self.wait()
         for name, part in parts.items():
             if not is_stateful(part):

@@ -38,6 +38,17 @@ class Ranks:
         elif group is not None:
             raise ValueError("group was given, and torch.distributed is not initialised: initialise it first.")
 
+    def check(self) -> None:
+        """Refuse to be alone where ranks have met since, which would all write the same files.
+
+        Raises:
+            ValueError: torch.distributed was initialised meanwhile.
+        """
+        if self.group is None and dist.is_available() and dist.is_initialized():
+            raise ValueError(
+                "Checkpoints was made before torch.distributed was initialised, or is closed: make one afterwards."
+            )
+
     def gather(self, value: T) -> list[T]:
         """The values of all ranks, on every rank."""
         values: list[Any] = [value] * self.size

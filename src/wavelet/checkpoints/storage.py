@@ -14,7 +14,6 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
-from torch.distributed.checkpoint.staging import AsyncStager
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
@@ -25,19 +24,11 @@ from wavelet.checkpoints.ranks import Ranks
 __all__ = ["Stored", "write"]
 
 
-class _AsItIs(AsyncStager):
+class _Writer(FileSystemWriter):
     """Stages nothing: what is handed in is a copy already, or will not change."""
-
-    _synchronize_after_execute = False
 
     def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         return state_dict
-
-    def synchronize_staging(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 def write(path: Path, tensors: dict[str, Tensor], ranks: Ranks) -> Future[Any]:
@@ -48,11 +39,9 @@ def write(path: Path, tensors: dict[str, Tensor], ranks: Ranks) -> Future[Any]:
     _expect_one_process()
     answer: Any = async_save(
         tensors,
-        storage_writer=FileSystemWriter(path, sync_files=True),
+        storage_writer=_Writer(path, sync_files=True),
         planner=DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False),
         process_group=ranks.group,
-        async_stager=_AsItIs(),
-        no_dist=ranks.group is None,
     )
     done: Future[Any] = getattr(answer, "upload_completion", answer)
     return done
