@@ -138,7 +138,7 @@ class Wavelet(Lifecycle):
             hyper_parameters = self._read_face(wave)
             updates = self._rule.updates_after(self._position)
             if updates:
-                self._exchange.begins(wave.index, self._num_batches, self._rule.micro_batches())
+                self._begin_exchange(wave)
             watch = self._memory.watch(wave, self._num_batches, batch, updates=updates)
             self._check_failure()
             with watch.recording:
@@ -248,6 +248,12 @@ class Wavelet(Lifecycle):
             saving.check_state(self, state)
             self._settle()
             saving.load_into(self, state)
+
+    def _begin_exchange(self, wave: Wave) -> None:
+        coming = self._exchange.begins(wave.index, self._num_batches, self._rule.micro_batches())
+        if coming.must_be_known:
+            self._wait(lambda: coming.known)
+            _ = coming.total
 
     def _run_forward(self, wave: Wave, batch: Any, watch: Watch, *, after_turns: bool) -> Result:
         try:

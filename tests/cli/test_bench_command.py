@@ -75,6 +75,54 @@ def test_refusals(tiny, tmp_path, monkeypatch, capsys, arguments, sentence):
     assert len(printed.err.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--rate", "500mbit"], "--rate is of the links between ranks: give --ranks too"),
+        (["--ranks", "1"], "--ranks"),
+        (["--ranks", "2", "--waves", "2", "--demo"], "--waves, --demo cannot be combined with --ranks"),
+        (["--ranks", "2", "--rate", "fast"], "the rate 'fast' makes no sense"),
+        (["--ranks", "2", "--rate", "1gbit"], "cannot be had here: it is Tuesday"),
+    ],
+)
+def test_refusals_over_ranks(tiny, monkeypatch, capsys, arguments, sentence):
+    from wavelet.cli import bench_ranks
+    from wavelet.cli.app import run
+
+    monkeypatch.setattr(bench_ranks, "why_not", lambda: "it is Tuesday")
+    assert run(["bench", tiny, *arguments]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert sentence in printed.err
+    assert len(printed.err.splitlines()) == 1
+
+
+@pytest.mark.distributed
+def test_over_two_ranks(tiny, tmp_path, monkeypatch, capsys):
+    """DDP and the limits; the others have tests of their own."""
+    from wavelet.bench import ranks_rounds
+    from wavelet.bench.ranks import RankSystem
+    from wavelet.cli import bench_ranks
+    from wavelet.cli.app import run
+
+    systems = [RankSystem("compute"), RankSystem("all-reduce"), RankSystem("ddp")]
+    monkeypatch.setattr(ranks_rounds, "BUCKETS", (25,))
+    monkeypatch.setattr(bench_ranks, "choose_rank_systems", lambda tuned: systems)
+    target = tmp_path / "out.json"
+    assert run(["bench", tiny, "--ranks", "2", "--steps", "3", "--rounds", "1", "--allocators", "glibc",
+                "--json", str(target)]) == 0  # fmt: skip
+    printed = capsys.readouterr().out
+    assert "tiny under glibc, 2 ranks, loopback: 4 batches a rank, 1 round" in printed
+    assert "fp32: Wavelet could not be measured." in printed
+    document = json.loads(target.read_text())
+    assert document.keys() == {
+        *("schema_version", "command", "command_line", "machine", "versions", "options"),
+        *("measurements", "failures", "rows", "verdicts", "sent_bytes_are"),
+    }
+    assert (document["options"]["ranks"], document["sent_bytes_are"]) == (2, "computed")
+    assert [run["system"]["name"] for run in document["measurements"]] == [system.name for system in systems]
+
+
 def test_tcmalloc_is_refused_where_it_is_missing(tiny, monkeypatch, capsys):
     from wavelet.bench import allocators
     from wavelet.cli.app import run

@@ -43,8 +43,8 @@ def train(rank, size, cases, sleeps=False):
         return models.loss(net, batch)
 
     found = []
-    for case in cases:
-        case = dict(case)
+    for options in cases:
+        case = dict(options)
         optimizer, counts = case.pop("optimizer"), case.pop("counts")
         net = model()
         if rank:  # what rank 0 has counts

@@ -9,7 +9,7 @@ from typing import Any
 from wavelet.bench.rounds import Results
 from wavelet.bench.verdict import NOT_IN_MEAN, Verdict, geometric_mean, judge, make_rows
 
-__all__ = ["document", "geometric_means"]
+__all__ = ["document", "entry", "geometric_means"]
 
 
 def document(results: Sequence[Results]) -> dict[str, Any]:
@@ -22,9 +22,9 @@ def document(results: Sequence[Results]) -> dict[str, Any]:
         ``geometric_means``: for each allocator, ``over_ddp`` over the jobs without mlp-small-ops.
     """
     return {
-        "measurements": [_entry(table, run) for table in results for run in table.measurements],
-        "failures": [_entry(table, failure) for table in results for failure in table.failures],
-        "rows": [_entry(table, row) for table in results for row in make_rows(table)],
+        "measurements": [entry(table, run) for table in results for run in table.measurements],
+        "failures": [entry(table, failure) for table in results for failure in table.failures],
+        "rows": [entry(table, row) for table in results for row in make_rows(table)],
         "verdicts": [asdict(judge(table)) for table in results],
         "geometric_means": geometric_means([judge(table) for table in results]),
     }
@@ -43,7 +43,8 @@ def geometric_means(verdicts: Sequence[Verdict]) -> list[dict[str, Any]]:
     return means
 
 
-def _entry(table: Results, part: Any) -> dict[str, Any]:
+def entry(table: Any, part: Any) -> dict[str, Any]:
+    """The fields of a dataclass that has a system, with the job and the allocator of its table."""
     fields = asdict(part)
     system = {"name": part.system.name, **fields.pop("system")}
     return {"job": table.plan.job, "allocator": table.allocator, "system": system, **fields}

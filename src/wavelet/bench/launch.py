@@ -11,11 +11,11 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
-from wavelet.bench.worker import Spec
+from wavelet.bench.hosts import Host
 
-__all__ = ["RunFailed", "run_side_by_side"]
+__all__ = ["Event", "RunFailed", "Task", "run_side_by_side"]
 
 _SILENCE_LIMIT = 900.0
 _SECONDS_TO_LEAVE = 10.0
@@ -33,12 +33,25 @@ class RunFailed(Exception):
         self.details = details
 
 
+class Task(Protocol):
+    """What one worker is to do: a line that it reads."""
+
+    def to_json(self) -> str: ...
+
+
 def run_side_by_side(
-    specs: Sequence[Spec], environment: Mapping[str, str], on_event: Callable[[Event], None]
+    specs: Sequence[Task],
+    environment: Mapping[str, str],
+    on_event: Callable[[Event], None],
+    *,
+    module: str = "wavelet.bench.worker",
+    hosts: Sequence[Host] | None = None,
 ) -> list[Event]:
     """Run one worker for each spec; their timed parts start together.
 
     Args:
+        module: the worker.
+        hosts: where each of them runs; None: all here.
         on_event: called with the ``first_step`` and ``progress`` events of the first worker.
 
     Returns:
@@ -48,7 +61,11 @@ def run_side_by_side(
         RunFailed: a worker failed, ended without a result, or said nothing for 15 minutes.
     """
     with contextlib.ExitStack() as stack:
-        workers = [stack.enter_context(_Worker(spec, environment)) for spec in specs]
+        places: Sequence[Host | None] = hosts or [None] * len(specs)
+        workers = [
+            stack.enter_context(_Worker(spec, environment, module, host))
+            for spec, host in zip(specs, places, strict=True)
+        ]
         inbox: queue.Queue[tuple[int, Event]] = queue.Queue()
         for number, worker in enumerate(workers):
             threading.Thread(target=worker.listen, args=(number, inbox), daemon=True).start()
@@ -78,14 +95,16 @@ def run_side_by_side(
 class _Worker:
     """One worker process; leaving its context ends it."""
 
-    def __init__(self, spec: Spec, environment: Mapping[str, str]) -> None:
+    def __init__(self, spec: Task, environment: Mapping[str, str], module: str, host: Host | None) -> None:
         self._spec = spec
-        self._environment = {**environment, "PYTHONSAFEPATH": "1"}
+        command = [sys.executable, "-m", module]
+        self._command = host.command(command) if host else command
+        self._environment = {**environment, "PYTHONSAFEPATH": "1", **(host.environment() if host else {})}
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
 
     def __enter__(self) -> _Worker:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "wavelet.bench.worker"],
+            self._command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,

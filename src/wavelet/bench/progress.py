@@ -25,15 +25,16 @@ class BenchProgress:
 
     def calibrating(self, plan: Plan, event: Event) -> None:
         """An event of the run that finds out how many batches to take."""
-        self._move(event, f"{plan.job}: how long is a step?", 0.0)
+        self.move(event, f"{plan.job}: how long is a step?", 0.0)
 
     def running(self, results: Results, number: int, system: System, event: Event) -> None:
         """An event of a run in round `number`."""
         plan = results.plan
         title = f"{plan.job}, {results.allocator}, round {number + 1}/{plan.rounds}: {system.name}"
-        self._move(event, title, event.get("done", 0) * system.processes / plan.batches)
+        self.move(event, title, event.get("done", 0) * system.processes / plan.batches)
 
-    def _move(self, event: Event, title: str, share: float) -> None:
+    def move(self, event: Event, title: str, share: float) -> None:
+        """An event of a run that is called `title`, of which `share` is done."""
         if self._announce and event["event"] == "first_step":
             self._announce = False
             self._bar.say("The first step is done.")

@@ -13,7 +13,7 @@ import sys
 import time
 import traceback
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from wavelet.bench.systems import System
 if TYPE_CHECKING:
     from wavelet.jobs import Job
 
-__all__ = ["NUM_SEEDS", "Spec", "main"]
+__all__ = ["NUM_SEEDS", "Spec", "last_losses", "main", "reason", "serve"]
 
 NUM_SEEDS = 2**32
 """Seeds go round at NumPy's limit."""
@@ -68,6 +68,11 @@ class Spec:
 
 def main() -> None:
     """Run the spec on standard input."""
+    serve(lambda line, send: run(Spec.from_json(line), send))
+
+
+def serve(work: Callable[[str, Any], dict[str, Any]]) -> None:
+    """Give `work` the line on standard input and a function that sends events; send what it returns or raises."""
     # What the job prints must not mix with the events, so standard output becomes standard error.
     events = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
@@ -76,7 +81,7 @@ def main() -> None:
         print(json.dumps({"event": event, **fields}), file=events, flush=True)
 
     try:
-        send("result", **run(Spec.from_json(sys.stdin.readline()), send))
+        send("result", **work(sys.stdin.readline(), send))
     except (KeyboardInterrupt, BrokenPipeError):
         os._exit(130)
     except Exception as error:
@@ -100,16 +105,7 @@ def run(spec: Spec, send: Any) -> dict[str, Any]:
     torch.set_flush_denormal(True)
     torch.set_num_threads(spec.system.threads)
     born = time.monotonic()
-    losses: deque[float] = deque(maxlen=_NUM_FINAL_LOSSES)
-    reported = born
-
-    def on_loss(done: int, loss: float) -> None:
-        nonlocal reported
-        losses.append(loss)
-        if time.monotonic() - reported >= _SECONDS_BETWEEN_REPORTS:
-            reported = time.monotonic()
-            send("progress", done=done, loss=loss)
-
+    losses, on_loss = last_losses(send)
     with _ranks(spec):
         job, loop = _build(spec)
         source = batches(job.loader)
@@ -134,6 +130,21 @@ def run(spec: Spec, send: Any) -> dict[str, Any]:
         "validation_loss": validation.loss if validation else None,
         "validation_accuracy": validation.accuracy if validation else None,
     }
+
+
+def last_losses(send: Any) -> tuple[deque[float], Callable[[int, float], None]]:
+    """The last ten losses, and what to call with each: it also sends ``progress`` now and then."""
+    losses: deque[float] = deque(maxlen=_NUM_FINAL_LOSSES)
+    reported = time.monotonic()
+
+    def on_loss(done: int, loss: float) -> None:
+        nonlocal reported
+        losses.append(loss)
+        if time.monotonic() - reported >= _SECONDS_BETWEEN_REPORTS:
+            reported = time.monotonic()
+            send("progress", done=done, loss=loss)
+
+    return losses, on_loss
 
 
 def reason(error: BaseException) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from wavelet.cli.jobs import jobs
 from wavelet.cli.options import Refusal
 from wavelet.cli.plan import plan
 from wavelet.cli.profile import profile
+from wavelet.cli.ranks import is_first, leave, meet, num_ranks, recorded
 from wavelet.cli.train import train
 from wavelet.jobs import JobFileError
 
@@ -43,6 +45,8 @@ def wavelet(
         print(versions()["wavelet"])
     elif context.invoked_subcommand is None:
         print(context.get_help())
+    elif num_ranks() > 1 and context.invoked_subcommand != "train":
+        raise Refusal(f"wavelet {context.invoked_subcommand} works in one process: start it without torchrun")
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
@@ -55,7 +59,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without a character must not lose the result
     try:
-        code = app(args=arguments, prog_name="wavelet", standalone_mode=False) or 0
+        with meet():
+            code = recorded(app)(args=arguments, prog_name="wavelet", standalone_mode=False) or 0
     except UsageError as error:
         return _complain(2, error.format_message())  # type: ignore[attr-defined]
     except Refusal as refusal:
@@ -71,7 +76,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         traceback.print_exception(type(error), error, _from_the_command_on(error.__traceback__))
         return _complain(1, f"the run failed: {type(error).__name__}: {error}")
-    return _complain(130, "interrupted") if code == 130 else int(code)
+    return _complain(130, "interrupted") if code == 130 else leave(int(code))
 
 
 def _from_the_command_on(trace: TracebackType | None) -> TracebackType | None:
@@ -83,5 +88,7 @@ def _from_the_command_on(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _complain(code: int, sentence: str) -> int:
-    print(f"wavelet: {sentence}", file=sys.stderr)
-    return code
+    if code != 2 or is_first():  # all ranks refuse the same
+        rank = "" if num_ranks() == 1 else f" (rank {os.environ.get('RANK')})"
+        print(f"wavelet{rank}: {sentence}", file=sys.stderr)
+    return leave(code)

@@ -23,7 +23,8 @@ from wavelet.bench.rounds import Plan, Results, calibrate, take_turns
 from wavelet.bench.systems import System, choose_systems, round_up
 from wavelet.bench.tables import results_table
 from wavelet.bench.verdict import judge, make_rows, sentences
-from wavelet.cli.options import BatchSize, Force, Json, Refusal, Rule, Seed, json_file, load_job, refusing
+from wavelet.cli.bench_ranks import RanksSetting, bench_ranks, check_ranks
+from wavelet.cli.options import BatchSize, Force, Json, Refusal, Rule, Seed, given, json_file, load_job, refusing
 from wavelet.report.machine import available_cores, machine, versions
 from wavelet.report.progress import Bar
 from wavelet.report.tables import show
@@ -31,6 +32,8 @@ from wavelet.report.tables import show
 __all__ = ["bench"]
 
 _CALIBRATION_BATCHES = 10
+_SECONDS = 5.0
+_NOT_OF_RANKS = ("against", "waves", "update", "compile", "demo")
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,7 @@ class _Setting:
 
 
 def bench(
+    context: typer.Context,
     jobs: Annotated[list[str], typer.Argument(metavar="JOB…", help="Built-in jobs or job files.")],
     *,
     against: Annotated[str, typer.Option(help="plain, or plain,ddp.")] = "plain,ddp",
@@ -58,6 +62,8 @@ def bench(
     update: Annotated[list[Rule] | None, typer.Option(help="A rule; repeatable.", show_default="all")] = None,
     compile: Annotated[bool | None, typer.Option(help="Compiled systems too.", show_default="compile")] = None,
     allocators: Annotated[str | None, typer.Option(help="glibc,tcmalloc,pool.", show_default="those found")] = None,
+    ranks: Annotated[int | None, typer.Option(min=2, help="Over so many processes, against DDP.")] = None,
+    rate: Annotated[str | None, typer.Option(help="Of each rank's link, as 500mbit.", show_default="one host")] = None,
     batch_size: BatchSize = None,
     seed: Seed = 0,
     demo: Annotated[bool, typer.Option("--demo", help="In a minute: the plain loop and two waves.")] = False,
@@ -70,6 +76,20 @@ def bench(
         raise Refusal(f"--seconds {seconds} makes no sense: give a number")
     if steps and seconds:
         raise Refusal("give --steps or --seconds, not both")
+    check_ranks(ranks, rate, given(context, *_NOT_OF_RANKS))
+    if ranks:
+        over_ranks = RanksSetting(
+            ranks=ranks,
+            rate=rate,
+            allocators=_allocators(allocators, demo),
+            seconds=None if steps else seconds or _SECONDS,
+            steps=steps,
+            rounds=rounds or 3,
+            seed=seed,
+            batch_size=batch_size,
+        )
+        bench_ranks(jobs, over_ranks, lambda fields: target.write({**_about(over_ranks), **fields}) if target else None)
+        return
     systems = choose_systems(
         against=_names("--against", against, ("plain", "ddp")),
         waves=waves,
@@ -81,7 +101,7 @@ def bench(
     setting = _Setting(
         systems=systems,
         allocators=_allocators(allocators, demo),
-        seconds=seconds or 5.0,
+        seconds=seconds or _SECONDS,
         steps=steps,
         rounds=rounds or (2 if demo else 3),
         waves=waves,
@@ -203,11 +223,17 @@ def _conclude(finished: Sequence[Results]) -> None:
 
 def _fields(setting: _Setting, finished: Sequence[Results]) -> dict[str, Any]:
     """The JSON document of what has been finished so far."""
-    options = {**asdict(setting), "systems": [system.name for system in setting.systems]}
-    about = {
+    about = _about(setting)
+    options = {**about.pop("options"), "systems": [system.name for system in setting.systems]}
+    return {**about, "options": options, **document(finished)}
+
+
+def _about(setting: _Setting | RanksSetting) -> dict[str, Any]:
+    """The fields that say what was asked, and where it ran."""
+    return {
         "command": "bench",
         "command_line": shlex.join(["wavelet", *sys.argv[1:]]),
         "machine": machine(),
         "versions": versions(),
+        "options": asdict(setting),
     }
-    return {**about, "options": options, **document(finished)}

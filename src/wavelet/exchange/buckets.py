@@ -53,16 +53,17 @@ class Layout:
     def __init__(self, parameters: Sequence[nn.Parameter], order: Sequence[int], bucket_bytes: int) -> None:
         self.order = tuple(order)
         self.buckets: list[Bucket] = []
-        open_slots: dict[torch.dtype, list[Slot]] = {}
+        open_slots: dict[tuple[torch.dtype, bool], list[Slot]] = {}
         for index in order:
             parameter = parameters[index]
             dtype, numel = _real(parameter)
-            slots = open_slots.setdefault(dtype, [])
+            # Complex gradients lie apart: a pair of real numbers must begin at an even place.
+            slots = open_slots.setdefault((dtype, parameter.is_complex()), [])
             start = slots[-1].end if slots else 0
             slots.append(Slot(index, start, start + numel))
             if slots[-1].end * dtype.itemsize >= bucket_bytes:
-                self.buckets.append(Bucket(dtype, tuple(open_slots.pop(dtype))))
-        self.buckets += [Bucket(dtype, tuple(slots)) for dtype, slots in open_slots.items()]
+                self.buckets.append(Bucket(dtype, tuple(open_slots.pop((dtype, parameter.is_complex())))))
+        self.buckets += [Bucket(dtype, tuple(slots)) for (dtype, _), slots in open_slots.items()]
         self.places = {
             slot.index: (number, place)
             for number, bucket in enumerate(self.buckets)

@@ -54,7 +54,14 @@ class Count(ABC):
     @property
     @abstractmethod
     def total(self) -> int:
-        """Their sum."""
+        """Their sum.
+
+        Raises:
+            ExchangeError: a rank is missing, or the ranks differ in what they exchange.
+        """
+
+    must_be_known: bool = False
+    """Whether `total` must be read before the forward: gradients that not all ranks expect must not leave."""
 
 
 class Exchange(ABC):

@@ -15,6 +15,7 @@ from wavelet.exchange.all_reduce import AllReduce
 from wavelet.exchange.buckets import Layout, Parcel
 from wavelet.exchange.compression import Compression, Lower, LowRank
 from wavelet.exchange.exchange import Count, Exchange, Gradients, Setting
+from wavelet.exchange.flight import Flight
 from wavelet.exchange.line import Line
 from wavelet.exchange.pulse import ExchangeError, Pulse
 from wavelet.exchange.ranks import Ranks
@@ -50,19 +51,21 @@ class OrderedAllReduce(Exchange):
         self._several: set[int] = set()  # parameters whose gradient comes in several parts in one backward
         self._layouts: dict[tuple[bool, ...], Layout] = {}
         self._current: Layout | None = None
+        self._pattern: tuple[bool, ...] | None = None
         self._pulse: Pulse | None = None
 
     def attach(self, setting: Setting) -> None:
         self._setting = setting
-        self._flights: list[_Flight | None] = [None] * len(setting.weights)
-        self._leaving: list[_Flight | None] = [None] * len(setting.weights)
+        self._flights: list[Flight | None] = [None] * len(setting.weights)
+        self._leaving: list[Flight | None] = [None] * len(setting.weights)
         if setting.early and not self._compression.in_turn:
             for wave, weights in enumerate(setting.weights):
                 for index, parameter in enumerate(weights):
-                    trains = parameter.requires_grad
-                    parameter.requires_grad_(True)  # or no hook can be registered
-                    parameter.register_post_accumulate_grad_hook(self._hook(wave, index))
-                    parameter.requires_grad_(trains)
+                    if parameter.is_floating_point() or parameter.is_complex():
+                        trains = parameter.requires_grad
+                        parameter.requires_grad_(True)  # or no hook can be registered
+                        parameter.register_post_accumulate_grad_hook(self._hook(wave, index))
+                        parameter.requires_grad_(trains)
 
     def watch(self, describe: Callable[[], dict[str, Any]], on_failure: Callable[[BaseException], None]) -> None:
         self._pulse = Pulse(self._ranks.group, describe, on_failure)
@@ -77,7 +80,9 @@ class OrderedAllReduce(Exchange):
         exchange = self._num_begun
         self._num_begun += 1
         size = 1 if self._compression.in_turn else len(layout.buckets)
-        flight = _Flight(exchange, number, Parcel(layout, weights), size, self._setting.changed, self._explained)
+        flight = Flight(exchange, number, Parcel(layout, weights), size, self._setting.changed, self._check)
+        flight.must_be_known = self._pattern not in (None, pattern)
+        self._pattern = pattern
         self._flights[wave] = flight
         self._line.open(exchange, 1 + size)
         whole = exchange + self._num_before
@@ -113,7 +118,6 @@ class OrderedAllReduce(Exchange):
         if not flight.complete:
             self._complete(flight, wave, total)
         self._wait(flight, lambda: flight.known)
-        self._check_header(flight)
         if self._compression.in_turn:
             self._in_turn(flight, wave)
         else:
@@ -180,7 +184,7 @@ class OrderedAllReduce(Exchange):
 
         return left
 
-    def _leave(self, flight: _Flight, wave: int, index: int, parameter: Tensor) -> None:
+    def _leave(self, flight: Flight, wave: int, index: int, parameter: Tensor) -> None:
         gradient, parameter.grad = parameter.grad, None
         assert gradient is not None
         if index in flight.gone:
@@ -193,7 +197,7 @@ class OrderedAllReduce(Exchange):
         if full is not None:
             self._send(flight, wave, full)
 
-    def _complete(self, flight: _Flight, wave: int, gradients: Sequence[Tensor | None]) -> None:
+    def _complete(self, flight: Flight, wave: int, gradients: Sequence[Tensor | None]) -> None:
         """Put in what has not left yet, and send all that is still here."""
         full = [
             self._put_gradient(flight, index, gradient)
@@ -205,21 +209,21 @@ class OrderedAllReduce(Exchange):
             self._send(flight, wave, number)
         flight.complete = True
 
-    def _put_gradient(self, flight: _Flight, index: int, gradient: Tensor) -> int | None:
+    def _put_gradient(self, flight: Flight, index: int, gradient: Tensor) -> int | None:
         if gradient.layout != torch.strided:
             raise ValueError(
                 f"parameter {index} of the model has a sparse gradient, which is not exchanged: use sparse=False."
             )
         return flight.parcel.put(index, gradient)
 
-    def _send(self, flight: _Flight, wave: int, number: int) -> None:
+    def _send(self, flight: Flight, wave: int, number: int) -> None:
         flat = flight.parcel.flats[number]
         assert flat is not None
         self._setting.unscale([flat[: flight.parcel.layout.buckets[number].num_elements]], wave)
         if not self._compression.in_turn:
             self._put(flight, wave, number + 1, self._compression.pack(wave, number, flat))
 
-    def _put(self, flight: _Flight, wave: int, number: int, tensor: Tensor) -> None:
+    def _put(self, flight: Flight, wave: int, number: int, tensor: Tensor) -> None:
         flight.sent[number] = tensor
 
         def start() -> None:
@@ -231,7 +235,7 @@ class OrderedAllReduce(Exchange):
 
         self._line.put(flight.exchange, number, start)
 
-    def _in_turn(self, flight: _Flight, wave: int) -> None:
+    def _in_turn(self, flight: Flight, wave: int) -> None:
         compression = self._compression
         assert isinstance(compression, LowRank)
         parcel = flight.parcel
@@ -252,7 +256,7 @@ class OrderedAllReduce(Exchange):
             flat[: parcel.layout.buckets[number].num_elements] *= self.num_ranks
         self._line.put(flight.exchange, 1, lambda: None)
 
-    def _follow(self, flight: _Flight, future: torch.futures.Future[Any]) -> None:
+    def _follow(self, flight: Flight, future: torch.futures.Future[Any]) -> None:
         future.add_done_callback(lambda _: self._setting.changed())
         self._setting.wait(flight.number, future.done)
         try:
@@ -260,18 +264,25 @@ class OrderedAllReduce(Exchange):
         except RuntimeError as error:
             raise self._explained(error) from error
 
-    def _wait(self, flight: _Flight, ready: Callable[[], bool]) -> None:
+    def _wait(self, flight: Flight, ready: Callable[[], bool]) -> None:
         self._setting.wait(flight.number, lambda: ready() or flight.failure is not None)
-        flight.check()
+        self._check(flight)
         flight.order()
 
     def _explained(self, error: BaseException) -> ExchangeError:
         return ExchangeError(str(error)) if self._pulse is None else self._pulse.explain(error)
 
-    def _check_header(self, flight: _Flight) -> None:
+    def _check(self, flight: Flight) -> None:
+        """Raise what has failed, or in what the ranks differ.
+
+        Two collectives of different sizes that meet end the process in gloo, so `begins` asks for this before anything
+        else leaves where a pattern is new.
+        """
+        if flight.failure is not None:
+            raise self._explained(flight.failure) from flight.failure
         _, pattern, pattern_squared, print_, print_squared = flight.sent[0].tolist()
         if pattern * pattern != self.num_ranks * pattern_squared:
-            raise ValueError(
+            raise ExchangeError(
                 f"the ranks differ in which parameters require a gradient, in the update of batch {flight.number}: "
                 "freeze the same ones on all ranks, before the same batch."
             )
@@ -288,83 +299,6 @@ class OrderedAllReduce(Exchange):
         seen = [index for index in self._seen if index not in self._several]
         self._order = self._ranks.of_first([*seen, *late, *never])
         self._layouts.clear()
-
-
-class _Flight(Count):
-    """One exchange under way."""
-
-    def __init__(
-        self,
-        exchange: int,
-        number: int,
-        parcel: Parcel,
-        size: int,
-        changed: Callable[[], None],
-        explained: Callable[[BaseException], ExchangeError],
-    ) -> None:
-        self.exchange, self.number, self.parcel = exchange, number, parcel
-        self._explained = explained
-        self.gone: set[int] = set()
-        self.complete = False
-        self.sent: dict[int, Tensor] = {}  # by the number in the line
-        self.failure: BaseException | None = None
-        self._changed = changed
-        self._works: dict[int, Any] = {}
-        self._arrived: set[int] = set()
-        self._size = 1 + size
-
-    def started(self, number: int, work: Any) -> None:
-        """Collective ``number`` is under way."""
-        self._works[number] = work
-
-        def arrived(future: torch.futures.Future[Any]) -> None:
-            try:
-                future.value()
-            except Exception as error:
-                self.failure = error
-            self._arrived.add(number)
-            self._changed()
-
-        assert work is not None
-        if self.sent[number].is_cpu:
-            work.get_future().add_done_callback(arrived)
-        else:  # the host does not wait for a GPU: `order` lets the stream wait
-            self._arrived.add(number)
-
-    def fail(self, number: int, error: BaseException) -> None:
-        """Collective ``number`` could not even be started."""
-        self.failure = error
-        self._arrived.add(number)
-        self._changed()
-
-    def check(self) -> None:
-        """Raise what has failed, if anything has.
-
-        Raises:
-            ExchangeError: saying which rank is missing.
-        """
-        if self.failure is not None:
-            raise self._explained(self.failure) from self.failure
-
-    def order(self) -> None:
-        """What the current thread launches next comes after what has arrived."""
-        for number in self._arrived:
-            if not self.sent[number].is_cpu:
-                self._works[number].wait()
-
-    @property
-    def known(self) -> bool:
-        return 0 in self._arrived
-
-    @property
-    def total(self) -> int:
-        self.check()
-        return int(self.sent[0][0])
-
-    @property
-    def done(self) -> bool:
-        """Whether all of it has arrived."""
-        return len(self._arrived) == self._size
 
 
 def _compression(choice: AllReduce, ranks: Ranks) -> Compression:

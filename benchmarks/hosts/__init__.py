@@ -1,0 +1,1 @@
+"""Runs over several hosts, on one machine."""

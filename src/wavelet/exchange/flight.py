@@ -1,0 +1,91 @@
+"""One exchange under way: what it sends, and what has arrived."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from wavelet.exchange.buckets import Parcel
+from wavelet.exchange.exchange import Count
+
+__all__ = ["Flight"]
+
+
+class Flight(Count):
+    """One exchange under way: its collectives are numbered as in the line, 0 being the header.
+
+    Args:
+        exchange: its number.
+        number: of the batch that it is for.
+        parcel: the gradients.
+        size: how many collectives follow the header.
+        changed: wakes all that wait.
+        check: raises what has failed.
+    """
+
+    def __init__(
+        self,
+        exchange: int,
+        number: int,
+        parcel: Parcel,
+        size: int,
+        changed: Callable[[], None],
+        check: Callable[[Flight], None],
+    ) -> None:
+        self.exchange, self.number, self.parcel = exchange, number, parcel
+        self._check = check
+        self.gone: set[int] = set()
+        self.complete = False
+        self.sent: dict[int, Tensor] = {}
+        self.failure: BaseException | None = None
+        self._changed = changed
+        self._works: dict[int, Any] = {}
+        self._arrived: set[int] = set()
+        self._size = 1 + size
+
+    def started(self, number: int, work: Any) -> None:
+        """Collective ``number`` is under way."""
+        self._works[number] = work
+
+        def arrived(future: torch.futures.Future[Any]) -> None:
+            try:
+                future.value()
+            except Exception as error:
+                self.failure = error
+            self._arrived.add(number)
+            self._changed()
+
+        assert work is not None
+        if self.sent[number].is_cpu:
+            work.get_future().add_done_callback(arrived)
+        else:  # the host does not wait for a GPU: `order` lets the stream wait
+            self._arrived.add(number)
+
+    def fail(self, number: int, error: BaseException) -> None:
+        """Collective ``number`` could not even be started."""
+        self.failure = error
+        self._arrived.add(number)
+        self._changed()
+
+    def order(self) -> None:
+        """What the current thread launches next comes after what has arrived."""
+        for number in self._arrived:
+            if not self.sent[number].is_cpu:
+                self._works[number].wait()
+
+    @property
+    def known(self) -> bool:
+        return 0 in self._arrived
+
+    @property
+    def total(self) -> int:
+        self._check(self)
+        return int(self.sent[0][0])
+
+    @property
+    def done(self) -> bool:
+        """Whether all of it has arrived."""
+        return len(self._arrived) == self._size
