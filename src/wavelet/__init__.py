@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from wavelet import exchange
+from wavelet.checkpoints import CheckpointError, Checkpoints
 from wavelet.engine import Wavelet
 from wavelet.exchange import ExchangeError
 from wavelet.jobs.job import Job
+from wavelet.jobs.position import LoaderPosition
 from wavelet.measure import profile
 from wavelet.planning.plan import BudgetError, Plan
 from wavelet.planning.plan import make_plan as plan
@@ -15,8 +17,11 @@ from wavelet.waves.turns import NoProgressError
 
 __all__ = [
     "BudgetError",
+    "CheckpointError",
+    "Checkpoints",
     "ExchangeError",
     "Job",
+    "LoaderPosition",
     "LostBatchError",
     "NoProgressError",
     "Plan",

@@ -222,6 +222,10 @@ class Wavelet(Lifecycle):
 
         Holds tensors and plain values only, so it loads with ``torch.load(..., weights_only=True)``.
         """
+        return saving.cloned(self._live_state())
+
+    def _live_state(self) -> dict[str, Any]:
+        """What `state_dict` clones: the tensors themselves, valid until the next batch."""
         with self._fatal():
             if self.waves == 0:
                 self._check_open()

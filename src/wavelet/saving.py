@@ -13,16 +13,16 @@ from wavelet.devices.random_state import RandomState
 if TYPE_CHECKING:
     from wavelet.engine import Wavelet
 
-__all__ = ["check_state", "load_into", "state_of", "waves_of"]
+__all__ = ["check_state", "cloned", "load_into", "state_of", "waves_of"]
 
 VERSION = 2
 
 
 def state_of(engine: Wavelet) -> dict[str, Any]:
-    """The whole state of an idle engine, cloned."""
+    """The whole state of an idle engine: the tensors themselves, which the next batch may change."""
     engine._device.synchronize()
     rule, scheduler = engine._rule, engine._scheduler
-    state = {
+    return {
         "version": VERSION,
         "waves": engine.waves,
         "update": engine.update,
@@ -41,8 +41,12 @@ def state_of(engine: Wavelet) -> dict[str, Any]:
         "loss_scale": None if rule.loss_scale is None else rule.loss_scale.state_dict(),
         "scheduler": None if scheduler is None else scheduler.state_dict(),
     }
-    cloned: dict[str, Any] = _map_tensors(state, lambda tensor: tensor.detach().clone())
-    return cloned
+
+
+def cloned(state: dict[str, Any]) -> dict[str, Any]:
+    """The same state in tensors of its own."""
+    clones: dict[str, Any] = _map_tensors(state, lambda tensor: tensor.detach().clone())
+    return clones
 
 
 def waves_of(state: dict[str, Any]) -> int:
@@ -93,7 +97,8 @@ def load_into(engine: Wavelet, state: dict[str, Any]) -> None:
         copy.applied = applied
     rule.load_kept(_map_tensors(state["kept"], lambda tensor: tensor.to(device)))
     engine._forward.buffers[:] = _map_tensors(state["buffers"], lambda tensor: tensor.to(device))
-    rule.exchange.load_state_dict(_map_tensors(state["exchange"], lambda tensor: tensor.to(device)))
+    if state["exchange"] is not None:  # that of another number of ranks means nothing here
+        rule.exchange.load_state_dict(_map_tensors(state["exchange"], lambda tensor: tensor.to(device)))
     if rule.loss_scale is not None:
         rule.loss_scale.load_state_dict(state["loss_scale"])
     if engine._scheduler is not None:

@@ -1,15 +1,17 @@
 """`wavelet train`: trains a job in waves, or with the ordinary loop.
 
 The fields of its JSON: what was asked (``job``, ``seed``, ``samples_per_batch``, ``threads``, ``compile``, ``waves``,
-``update``, which is ``plain`` for the ordinary loop, ``accumulate``, ``resync``, ``budget``); ``steps`` and ``samples``
-trained; ``timed_steps`` and ``timed_seconds``, without the warm-up, and ``samples_per_second`` over them; ``losses`` of
-all steps, ``training_loss`` (mean of the last ten), ``validation_loss`` and ``validation_accuracy``, null for none;
+``update``, which is ``plain`` for the ordinary loop, ``accumulate``, ``resync``, ``budget``); ``resumed_from``, the
+step of the checkpoint from which the run went on, null for none; ``steps`` and ``samples`` trained in this process;
+``timed_steps`` and ``timed_seconds``, without the warm-up, and ``samples_per_second`` over them; ``losses`` of these
+steps, ``training_loss`` (mean of the last ten), ``validation_loss`` and ``validation_accuracy``, null for none;
 ``peak_resident_bytes`` before the validation; ``plan``, which `wavelet.Plan.from_json` takes, null without a budget;
 ``machine`` and ``versions``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json as json_format
 import os
 from pathlib import Path
@@ -38,6 +40,7 @@ from wavelet.cli.options import (
     refusing,
     set_threads,
 )
+from wavelet.cli.saving import Every, Keep, Resume, Save, Saver, check_saving, make_saver
 from wavelet.cli.training import NUM_FINAL_LOSSES, Outcome, run
 from wavelet.planning.plan import BudgetError
 from wavelet.report.numbers import mebibytes, significant
@@ -69,6 +72,10 @@ def train(
     plain: Annotated[bool, typer.Option("--plain", help="Train the ordinary loop, to compare.")] = False,
     report: Report = None,
     trace: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write a Perfetto trace here.")] = None,
+    save: Save = None,
+    every: Every = None,
+    resume: Resume = "never",
+    keep: Keep = 2,
     json: Json = None,
     force: Force = False,
 ) -> None:
@@ -83,16 +90,24 @@ def train(
         "resync": _resync(resync),
     }
     options["budget"] = _budget(budget, options["waves"], pictures=bool(page or traced))
-    _check(given(context, "waves", "update", "resync", "budget", "report", "trace"), options, plain, steps, epochs)
+    _check(
+        given(context, "waves", "update", "resync", "budget", "report", "trace", "save"), options, plain, steps, epochs
+    )
+    at = check_saving(save, resume, given(context, "every", "resume", "keep"))
     set_threads(threads)
     loaded = load_job(job, seed=seed, batch_size=batch_size)
     if plain:
         options = {"waves": 1, "update": "plain", "accumulate": accumulate, "resync": None, "budget": None}
     loop = _loop(loaded, options, compile)
-    with refusing(BudgetError):
-        outcome = run(
-            loaded, loop, 2 if waves == "auto" else options["waves"], steps, epochs, record=bool(page or traced)
-        )
+    saver: Saver | None = None
+    if save is not None:
+        assert isinstance(loop, WavesLoop)  # --plain does not know --save
+        settings = {"compile": compile, **options}
+        saver = make_saver(save, loaded, loop, settings, epochs=None if steps else epochs or 1, every=every, keep=keep)
+        saver.begin(at, force=force)
+    waves_of_warmup = 2 if waves == "auto" else options["waves"]
+    with refusing(BudgetError), saver or contextlib.nullcontext():
+        outcome = run(loaded, loop, waves_of_warmup, steps, epochs, record=bool(page or traced), saver=saver)
     plan = loop.engine.plan if isinstance(loop, WavesLoop) else None
     if plan is not None:
         options["waves"] = plan.waves

@@ -14,6 +14,7 @@ from wavelet.report.numbers import significant
 from wavelet.report.progress import Bar
 
 if TYPE_CHECKING:
+    from wavelet.cli.saving import Saver
     from wavelet.jobs import Job
     from wavelet.report.timeline import Span
 
@@ -39,9 +40,20 @@ class Outcome:
     failure: Exception | None
 
 
-def run(job: Job, loop: Loop, waves: int, steps: int | None, epochs: int | None, *, record: bool) -> Outcome:
+def run(
+    job: Job,
+    loop: Loop,
+    waves: int,
+    steps: int | None,
+    epochs: int | None,
+    *,
+    record: bool,
+    saver: Saver | None = None,
+) -> Outcome:
     """Train and evaluate. The clock runs from the end of the warm-up, and of the batches that are recorded."""
-    source = batches(job.loader, None if steps else epochs or 1)
+    source = saver.batches() if saver else batches(job.loader, None if steps else epochs or 1)
+    before = saver.num_batches if saver else 0
+    left = max(0, steps - before) if steps else None
     total = steps or ((epochs or 1) * len(job.loader) if isinstance(job.loader, Sized) else None)
     losses: list[float] = []
     start = time.perf_counter()
@@ -49,16 +61,19 @@ def run(job: Job, loop: Loop, waves: int, steps: int | None, epochs: int | None,
     def on_loss(_: int, loss: float) -> None:
         losses.append(loss)
         rate = len(losses) * job.samples_per_batch / (time.perf_counter() - start)
-        bar.update(len(losses), f"loss {significant(loss)}  {significant(rate)} samples/s")
+        bar.update(before + len(losses), f"loss {significant(loss)}  {significant(rate)} samples/s")
 
     with Bar(job.name, total) as bar, loop:
         warmup = warmup_batches(waves)
-        done, seconds = drive(loop, source, min(warmup, steps or warmup), on_loss=on_loss)
+        done, seconds = drive(loop, source, warmup if left is None else min(warmup, left), on_loss=on_loss)
         spans: list[Span] = []
         if record and isinstance(loop, WavesLoop):
-            spans, recorded = _record(loop, source, steps - done if steps else None, on_loss)
+            spans, recorded = _record(loop, source, None if left is None else left - done, on_loss)
             done += recorded
-        timed, timed_seconds = drive(loop, source, steps - done if steps else None, behind=2 * waves, on_loss=on_loss)
+        rest = None if left is None else left - done
+        timed, timed_seconds = drive(loop, source, rest, behind=2 * waves, on_loss=on_loss)
+        if saver:
+            saver.finish()  # before the flush: a longer run goes on in the open round
         loop.flush()
     if not timed:
         timed, timed_seconds = done, seconds
@@ -76,11 +91,12 @@ def run(job: Job, loop: Loop, waves: int, steps: int | None, epochs: int | None,
         "timed_steps": timed,
         "timed_seconds": timed_seconds,
         "samples_per_second": timed * job.samples_per_batch / timed_seconds,
-        "training_loss": sum(final) / len(final),
+        "training_loss": sum(final) / len(final) if final else None,
         "validation_loss": validation.loss if validation else None,
         "validation_accuracy": validation.accuracy if validation else None,
         "peak_resident_bytes": peak,
         "losses": losses,
+        "resumed_from": before or None,
     }
     return Outcome(fields, spans, failure)
 

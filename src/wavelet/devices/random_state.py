@@ -15,21 +15,26 @@ __all__ = ["RandomState"]
 
 
 class RandomState:
-    """The random states at the moment of construction."""
+    """The random states at the moment of construction.
 
-    def __init__(self, device: Device) -> None:
+    Args:
+        device: whose own generator belongs to them; None for the CPU's alone.
+    """
+
+    def __init__(self, device: Device | None = None) -> None:
         self._device = device
         self._python = random.getstate()
         self._numpy: Any = numpy.random.get_state(legacy=True)
         self._torch = torch.get_rng_state()
-        self._on_device = device.random_state()
+        self._on_device = None if device is None else device.random_state()
 
     def restore(self) -> None:
         """Make them current again."""
         random.setstate(self._python)
         numpy.random.set_state(self._numpy)
         torch.set_rng_state(self._torch)
-        self._device.set_random_state(self._on_device)
+        if self._device is not None:
+            self._device.set_random_state(self._on_device)
 
     def is_current(self) -> bool:
         """Whether nobody has drawn since."""
