@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
-__all__ = ["is_first", "leave", "meet", "num_ranks", "recorded"]
+__all__ = ["is_first", "leave", "meet", "num_ranks", "recorded", "seed_rank"]
 
 Result = TypeVar("Result")
 
@@ -22,6 +22,15 @@ def num_ranks(environment: Mapping[str, str] = os.environ) -> int:
 def is_first() -> bool:
     """Whether this process is rank 0, which prints and writes files."""
     return num_ranks() == 1 or os.environ.get("RANK") == "0"
+
+
+def seed_rank(seed: int) -> None:
+    """After the job is made, which is the same on all ranks: let each draw for itself, or two would train on alike
+    samples and drop the same activations."""
+    if num_ranks() > 1:
+        from wavelet.jobs.seeds import set_seeds
+
+        set_seeds((seed + int(os.environ["RANK"])) % 2**32)
 
 
 @contextlib.contextmanager

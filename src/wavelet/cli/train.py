@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import json as json_format
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -40,6 +39,7 @@ from wavelet.cli.options import (
     refusing,
     set_threads,
 )
+from wavelet.cli.ranks import is_first, num_ranks, seed_rank
 from wavelet.cli.saving import Every, Keep, Resume, Save, Saver, check_saving, make_saver
 from wavelet.cli.training import NUM_FINAL_LOSSES, Outcome, run
 from wavelet.planning.plan import BudgetError
@@ -79,7 +79,9 @@ def train(
     json: Json = None,
     force: Force = False,
 ) -> None:
-    """Train a job in waves, and show its speed, losses and peak memory."""
+    """Train a job in waves, and show its speed, losses and peak memory. Under torchrun: on all ranks together."""
+    if not is_first():  # rank 0 writes the files
+        json = report = trace = None
     target, page, traced = json_file(json, force), output_file(report, force), output_file(trace, force)
     if len({file.path.resolve() for file in (target, page, traced) if file}) < sum(map(bool, (target, page, traced))):
         raise Refusal("--json, --report and --trace need a file each")
@@ -96,6 +98,7 @@ def train(
     at = check_saving(save, resume, given(context, "every", "resume", "keep"))
     set_threads(threads)
     loaded = load_job(job, seed=seed, batch_size=batch_size)
+    seed_rank(seed)
     if plain:
         options = {"waves": 1, "update": "plain", "accumulate": accumulate, "resync": None, "budget": None}
     loop = _loop(loaded, options, compile)
@@ -177,8 +180,8 @@ def _check(typed: list[str], options: dict[str, Any], plain: bool, steps: int | 
         raise Refusal(f"--resync belongs to --update neighbour; under {options['update']} there is nothing to average")
     if steps and epochs:
         raise Refusal("give --steps or --epochs, not both")
-    if os.environ.get("WORLD_SIZE", "1") not in ("", "1"):
-        raise Refusal("wavelet train works on one rank, and it was started on several")
+    if plain and num_ranks() > 1:
+        raise Refusal("--plain trains on one rank, and it was started on several: use wavelet bench --ranks to compare")
 
 
 def _loop(job: Job, options: dict[str, Any], compile: bool) -> Loop:
@@ -195,8 +198,9 @@ def _loop(job: Job, options: dict[str, Any], compile: bool) -> Loop:
 
 def _show(job: Job, options: dict[str, Any], outcome: Outcome, plan: Plan | None) -> None:
     num_waves, fields = options["waves"], outcome.fields
+    ranks = f" on {num_ranks()} ranks" if num_ranks() > 1 else ""
     how = "plain loop" if options["update"] == "plain" else f"{num_waves} waves, {options['update']}"
-    table = Table(f"{job.name}: {how.replace('1 waves', '1 wave')}", ("", "value"), numbers=("value",))
+    table = Table(f"{job.name}: {how.replace('1 waves', '1 wave')}{ranks}", ("", "value"), numbers=("value",))
     table.row("samples/s", significant(fields["samples_per_second"]))
     if plan is not None:
         table.row("samples/s, predicted", significant(plan.samples_per_second))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from wavelet.bench.loops import Loop, WavesLoop, batches, drive
 from wavelet.bench.systems import warmup_batches
+from wavelet.cli.ranks import is_first, num_ranks
 from wavelet.report.machine import peak_resident_bytes
 from wavelet.report.numbers import significant
 from wavelet.report.progress import Bar
@@ -79,18 +80,20 @@ def run(
         timed, timed_seconds = done, seconds
     peak = peak_resident_bytes()
     validation, failure = None, None
-    if job.validation is not None:
+    if job.validation is not None and is_first():
         try:
             validation = job.evaluate()
         except Exception as error:
             failure = error
     final = losses[-NUM_FINAL_LOSSES:]
+    samples_per_step = job.samples_per_batch * num_ranks()
     fields = {
         "steps": len(losses),
-        "samples": len(losses) * job.samples_per_batch,
+        "ranks": num_ranks(),
+        "samples": len(losses) * samples_per_step,
         "timed_steps": timed,
         "timed_seconds": timed_seconds,
-        "samples_per_second": timed * job.samples_per_batch / timed_seconds,
+        "samples_per_second": timed * samples_per_step / timed_seconds,
         "training_loss": sum(final) / len(final) if final else None,
         "validation_loss": validation.loss if validation else None,
         "validation_accuracy": validation.accuracy if validation else None,
