@@ -136,9 +136,9 @@ def _readme(cases: dict[str, Any]) -> str:
     return "\n".join(
         [
             "# When a rank fails\n",
-            "Two hosts (network namespaces) with one rank each train; one of them fails. Seconds until each process that "
-            "is left has ended, its exit code, and its last line. The exchange's timeout is the default, 60 s. Without a "
-            "launcher, which would end the others as soon as one has.\n",
+            "Two hosts (network namespaces) with one rank each train; one of them fails. Seconds until each process "
+            "that is left has ended, its exit code, and its last line. The exchange's timeout is the default, 60 s. "
+            "Without a launcher, which would end the others as soon as one has.\n",
             "    python benchmarks/failures/run.py\n",
             "| failure | rank | ended after, s | exit code | and said |",
             "|---|--:|--:|--:|---|",

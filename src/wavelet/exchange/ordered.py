@@ -229,9 +229,8 @@ class OrderedAllReduce(Exchange):
             if flat is not None
         ]
         together = torch.cat([flag.float() for flag in flags])
-        self._channel.follow(
-            flight, dist.all_reduce(together, group=self._channel.ranks.group, async_op=True).get_future()
-        )
+        work = dist.all_reduce(together, group=self._channel.ranks.group, async_op=True)
+        self._channel.follow(flight, work.get_future())
         for flag, summed in zip(flags, together.split([len(flag) for flag in flags]), strict=True):
             flag.copy_(summed)
         for number, flat in enumerate(parcel.flats):
