@@ -117,7 +117,7 @@ class Channel:
         """Tell the other ranks that this one stops."""
         atexit.register(_leave_at_once, self._under_way)
         if self._pulse is not None and not isinstance(error, ExchangeError):
-            self._pulse.tell(f"{type(error).__name__}: {error}")
+            self._pulse.tell(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
         self.forget()
 
     def forget(self) -> None:

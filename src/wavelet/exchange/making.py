@@ -57,7 +57,7 @@ def connect(
     """
     if choice is None:
         return Alone()
-    ranks = Ranks(group_of(choice.group), device, choice.timeout - min(3.0, choice.timeout / 4))
+    ranks = Ranks(group_of(choice.group), device, choice.timeout - min(6.0, choice.timeout / 4))
     settings = {"compress": choice.compress, "bucket_mb": choice.bucket_mb, "check_every": choice.check_every}
     ranks.check_alike({**facts, **settings})
     ranks.broadcast(tensors)

@@ -8,16 +8,18 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
 __all__ = ["ExchangeError", "Pulse"]
 
+Result = TypeVar("Result")
+
 SECONDS = 1.0
 """Between two signs."""
-_PATIENCE = 5.0
+_PATIENCE = 2.5
 """Seconds in which the store must answer."""
 
 
@@ -54,7 +56,8 @@ class Pulse:
     ) -> None:
         self._rank, self._size = group.rank(), group.size()
         self._name = group.group_name
-        self._store = self._connect()
+        # A store waits for one answer at a time, and connecting to one that is gone blocks for minutes: so two, now.
+        self._store, self._asked = self._connect(), self._connect()
         self._describe, self._on_failure = describe, on_failure
         self._stopped = threading.Event()
         self._told = False
@@ -68,15 +71,14 @@ class Pulse:
         self._told = True
         record = {"by": self._rank, "suspect": self._rank if suspect is None else suspect, "text": text}
         with contextlib.suppress(Exception):  # the store may be what has failed
-            self._connect().compare_set("failed", "", json.dumps(record))
+            _within(lambda: self._asked.compare_set("failed", "", json.dumps(record)))
 
     def explain(self, error: BaseException) -> ExchangeError:
         """Who is to blame for a collective that has failed; takes two seconds to see who still gives signs."""
-        store = self._connect()
         try:
-            before = self._signs(store)
+            before = _within(self._signs)
             time.sleep(2.2 * SECONDS)
-            failed, now = self._failed(store), self._signs(store)
+            failed, now = _within(lambda: (self._failed(self._asked), self._signs()))
         except Exception:
             text = "the store that the ranks meet in does not answer: the host of rank 0 is gone or cut off"
             return ExchangeError(f"{text} ({_line(error)}).", 0)
@@ -96,12 +98,16 @@ class Pulse:
         """End the thread. ``together``: first wait a little for the other ranks to come here too."""
         if together and not self._stopped.is_set():
             with contextlib.suppress(Exception):
-                store, deadline = self._connect(), time.monotonic() + _PATIENCE
-                store.add("closed", 1)
-                while int(store.add("closed", 0)) < self._size and time.monotonic() < deadline:
-                    time.sleep(0.002)
+                _within(self._meet)
         self._stopped.set()
-        self._thread.join(_PATIENCE)
+        self._thread.join(SECONDS)
+
+    def _meet(self) -> None:
+        """Return when all ranks have come here, or soon."""
+        deadline = time.monotonic() + _PATIENCE
+        self._asked.add("closed", 1)
+        while int(self._asked.add("closed", 0)) < self._size and time.monotonic() < deadline:
+            time.sleep(0.002)
 
     def _beat(self) -> None:
         number = 0
@@ -125,18 +131,37 @@ class Pulse:
             return ExchangeError(f"rank {record['by']} has stopped: {record['text']}", record["by"])
         return ExchangeError(f"{record['text']} (found by rank {record['by']}).", record["suspect"])
 
-    def _signs(self, store: Store) -> dict[int, dict[str, Any]]:
-        return {rank: self._sign(store, rank) for rank in range(self._size)}
+    def _signs(self) -> dict[int, dict[str, Any]]:
+        return {rank: self._sign(rank) for rank in range(self._size)}
 
-    def _sign(self, store: Store, rank: int) -> dict[str, Any]:
+    def _sign(self, rank: int) -> dict[str, Any]:
         key = f"sign {rank}"
-        return json.loads(store.get(key)) if store.check([key]) else {}
+        return json.loads(self._asked.get(key)) if self._asked.check([key]) else {}
 
     def _connect(self) -> Store:
-        """A connection of one's own: a store waits for one answer at a time."""
         store = dist.distributed_c10d._get_default_store().clone()  # type: ignore[attr-defined]
         store.set_timeout(timedelta(seconds=_PATIENCE))
         return PrefixStore(f"wavelet/{self._name}", store)
+
+
+def _within(ask: Callable[[], Result]) -> Result:
+    """What ``ask`` gives, in a thread of its own: a store behind a cut link never answers.
+
+    Raises:
+        TimeoutError: it takes too long.
+    """
+    answers: list[Result] = []
+
+    def keep() -> None:
+        with contextlib.suppress(Exception):
+            answers.append(ask())
+
+    asking = threading.Thread(target=keep, name="store asked by wavelet", daemon=True)
+    asking.start()
+    asking.join(_PATIENCE)
+    if not answers:
+        raise TimeoutError("the store does not answer")
+    return answers[0]
 
 
 def _last(sign: dict[str, Any]) -> str:
