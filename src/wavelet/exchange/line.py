@@ -33,9 +33,7 @@ class Line:
         """Call ``start`` when all that comes before has been started; it must return at once."""
         with self._lock:
             self._ready[exchange, number] = start
-            while (following := self._ready.pop((self._exchange, self._number), None)) is not None:
-                following()
-                self._advance()
+            self._start_what_is_ready()
 
     def end(self, exchange: int, number: int) -> None:
         """Exchange ``exchange`` ends after its first ``number`` collectives, all of which have been started."""
@@ -43,6 +41,12 @@ class Line:
             assert (self._exchange, self._number) == (exchange, number)
             self._sizes[exchange] = number
             self._number -= 1
+            self._advance()
+            self._start_what_is_ready()
+
+    def _start_what_is_ready(self) -> None:
+        while (following := self._ready.pop((self._exchange, self._number), None)) is not None:
+            following()
             self._advance()
 
     def _advance(self) -> None:
