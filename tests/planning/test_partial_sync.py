@@ -165,9 +165,9 @@ def test_trades_end_where_no_move_and_no_swap_waits_less(seed):
     assert least <= total(*layers, before)
     assert sorted(chain(*parts)) == list(range(20))
     for one, other in permutations(range(4), 2):
-        for given, taken in product([[], *([layer] for layer in parts[one])], [[], *([n] for n in parts[other])]):
+        for gone, taken in product([[], *([layer] for layer in parts[one])], [[], *([n] for n in parts[other])]):
             others = [part for index, part in enumerate(parts) if index not in (one, other)]
-            new_one, new_other = {*parts[one], *taken} - {*given}, {*parts[other], *given} - {*taken}
+            new_one, new_other = {*parts[one], *taken} - {*gone}, {*parts[other], *gone} - {*taken}
             assert total(*layers, [*others, new_one, new_other]) >= least * (1 - 1e-8)
 
 
