@@ -24,7 +24,8 @@ class AllReduce:
     Args:
         group: the ranks, as a ProcessGroup or a DeviceMesh of one dimension; None for all. The engine makes a process
             group of its own among them.
-        bucket_mb: MB (2²⁰ bytes) of gradients after which a bucket is closed.
+        bucket_mb: MB (2²⁰ bytes) of gradients after which a bucket is closed; a model of less than eight times that is
+            cut into about eight, of at least 256 KiB.
         compress: ``"bf16"`` or ``"fp16"``, with error feedback, or ``"powersgd"`` (rank 1, after 10 exchanges).
         check_every: exchanges after which the ranks compare their weights; None for never.
         timeout: seconds after which a rank that does not take part is given up. Below the engine's ``timeout``.

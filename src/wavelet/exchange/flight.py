@@ -20,22 +20,21 @@ class Flight(Count):
     Args:
         exchange: its number.
         number: of the batch that it is for.
-        parcel: the gradients.
         size: how many collectives follow the header.
         arrived: told of each collective that has.
-        check: raises what has failed.
+        check: raises what has failed, or in what the ranks differ.
     """
 
     def __init__(
         self,
         exchange: int,
         number: int,
-        parcel: Parcel,
         size: int,
         arrived: Callable[[int, int], None],
         check: Callable[[Flight], None],
     ) -> None:
-        self.exchange, self.number, self.parcel = exchange, number, parcel
+        self.exchange, self.number = exchange, number
+        self.parcel: Parcel  # given by whoever packs it
         self._check = check
         self.gone: set[int] = set()
         self.complete = False
@@ -45,6 +44,14 @@ class Flight(Count):
         self._works: dict[int, Any] = {}
         self._arrived: set[int] = set()
         self._size = 1 + size
+
+    def check(self) -> None:
+        """Raise what has failed, or in what the ranks differ.
+
+        Raises:
+            ExchangeError: saying which.
+        """
+        self._check(self)
 
     def started(self, number: int, work: Any) -> None:
         """Collective ``number`` is under way."""
@@ -73,7 +80,7 @@ class Flight(Count):
 
     def order(self) -> None:
         """What the current thread launches next comes after what has arrived."""
-        for number in self._arrived:
+        for number in list(self._arrived):
             if not self.sent[number].is_cpu:
                 self._works[number].wait()
 

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from wavelet.exchange.all_reduce import AllReduce
+from wavelet.exchange.channel import Channel
 from wavelet.exchange.exchange import Alone, Exchange
 from wavelet.exchange.ordered import OrderedAllReduce
 from wavelet.exchange.ranks import Ranks, group_of
@@ -60,4 +61,4 @@ def connect(
     settings = {"compress": choice.compress, "bucket_mb": choice.bucket_mb, "check_every": choice.check_every}
     ranks.check_alike({**facts, **settings})
     ranks.broadcast(tensors)
-    return OrderedAllReduce(choice, ranks)
+    return OrderedAllReduce(choice, Channel(ranks))

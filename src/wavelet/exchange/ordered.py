@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
 import functools
-import os
-import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -17,11 +14,11 @@ from torch import Tensor, nn
 
 from wavelet.exchange.all_reduce import AllReduce
 from wavelet.exchange.buckets import Layout, Parcel
+from wavelet.exchange.channel import Channel
 from wavelet.exchange.compression import Compression, Lower, LowRank
 from wavelet.exchange.exchange import Count, Exchange, Gradients, Setting
 from wavelet.exchange.flight import Flight
-from wavelet.exchange.line import Line
-from wavelet.exchange.pulse import ExchangeError, Pulse
+from wavelet.exchange.pulse import ExchangeError
 from wavelet.exchange.ranks import Ranks
 from wavelet.fingerprint import fingerprint
 
@@ -38,17 +35,15 @@ class OrderedAllReduce(Exchange):
 
     Args:
         choice: the user's.
-        ranks: who takes part.
+        channel: to the other ranks.
     """
 
-    def __init__(self, choice: AllReduce, ranks: Ranks) -> None:
-        self.num_ranks = ranks.size
-        self._ranks = ranks
+    def __init__(self, choice: AllReduce, channel: Channel) -> None:
+        self.num_ranks = channel.ranks.size
+        self._channel = channel
         self._bucket_bytes = int(choice.bucket_mb * 2**20)
         self._check_every = choice.check_every
-        self._compression = _compression(choice, ranks)
-        self._line = Line()
-        self._num_begun = 0
+        self._compression = _compression(choice, channel.ranks)
         self._num_before = 0  # exchanges of the runs that this one continues
         self._order: list[int] | None = None  # in which backward makes gradients: rank 0's, seen in the first exchange
         self._seen: list[int] = []
@@ -56,11 +51,10 @@ class OrderedAllReduce(Exchange):
         self._layouts: dict[tuple[bool, ...], Layout] = {}
         self._current: Layout | None = None
         self._pattern: tuple[bool, ...] | None = None
-        self._under_way: set[tuple[int, int]] = set()
-        self._pulse: Pulse | None = None
 
     def attach(self, setting: Setting) -> None:
         self._setting = setting
+        self._channel.attach(setting)
         usual = self.num_ranks * setting.micro_batches
         # Dividing by a power of two is exact, so it may come first, on the way into the bucket, where it costs nothing.
         self._factor = 1 / usual if self._compression.scales and usual & (usual - 1) == 0 else 1.0
@@ -76,36 +70,34 @@ class OrderedAllReduce(Exchange):
                         parameter.requires_grad_(trains)
 
     def watch(self, describe: Callable[[], dict[str, Any]], on_failure: Callable[[BaseException], None]) -> None:
-        self._pulse = Pulse(self._ranks.group, describe, on_failure)
+        self._channel.watch(describe, on_failure)
 
     def of_first(self, value: Any) -> Any:
-        return self._ranks.of_first(value)
+        return self._channel.ranks.of_first(value)
 
     def begins(self, wave: int, number: int, count: int) -> Count:
         weights = self._setting.weights[wave]
         pattern = tuple(parameter.requires_grad for parameter in weights)
         layout = self._layout(pattern)
-        exchange = self._num_begun
-        self._num_begun += 1
         size = 1 if self._compression.in_turn else len(layout.buckets)
         factor = self._factor * self._setting.inverse_scale(wave)
         parcel = Parcel(layout, weights, factor, functools.partial(self._compression.first, wave))
-        flight = Flight(exchange, number, parcel, size, self._arrived, self._check)
+        flight = self._channel.open(number, size, self._check)
+        flight.parcel = parcel
         flight.must_be_known = self._pattern not in (None, pattern)
         self._pattern = pattern
         self._flights[wave] = flight
-        self._line.open(exchange, 1 + size)
-        whole = exchange + self._num_before
+        whole = flight.exchange + self._num_before
         print_ = _print(weights) if self._check_every is not None and whole % self._check_every == 0 else 0
         header = _header(count, zlib.crc32(bytes(pattern)) % _MODULUS, print_)
-        self._put(flight, wave, 0, header)
+        self._channel.put(flight, wave, 0, header)
         return flight
 
     def skip(self, wave: int) -> None:
         flight = self._flights[wave]
         assert flight is not None
         self._flights[wave] = None
-        self._line.end(flight.exchange, 1)
+        self._channel.end(flight)
 
     @contextmanager
     def backward(self, wave: int) -> Iterator[None]:
@@ -127,11 +119,11 @@ class OrderedAllReduce(Exchange):
         assert flight is not None
         if not flight.complete:
             self._complete(flight, wave, total)
-        self._wait(flight, lambda: flight.known)
+        self._channel.wait(flight, lambda: flight.known)
         if self._compression.in_turn:
             self._in_turn(flight, wave)
         else:
-            self._wait(flight, lambda: flight.done)
+            self._channel.wait(flight, lambda: flight.done)
             for number, flat in enumerate(flight.parcel.flats):
                 assert flat is not None
                 flight.parcel.flats[number] = self._compression.unpack(flat, flight.sent[number + 1])
@@ -142,7 +134,7 @@ class OrderedAllReduce(Exchange):
     def state_dict(self) -> dict[str, Any]:
         return {
             "order": self._order,
-            "num_exchanges": self._num_before + self._num_begun,
+            "num_exchanges": self._num_before + self._channel.num_opened,
             "compression": self._compression.state_dict(),
         }
 
@@ -150,27 +142,17 @@ class OrderedAllReduce(Exchange):
         self._order = state["order"]
         self._layouts.clear()
         self._current = None
-        self._num_before = state["num_exchanges"] - self._num_begun
+        self._num_before = state["num_exchanges"] - self._channel.num_opened
         self._compression.load_state_dict(state["compression"])
 
     def fail(self, error: BaseException) -> None:
-        atexit.register(_leave_at_once, self._under_way)
-        if self._pulse is not None and not isinstance(error, ExchangeError):
-            self._pulse.tell(f"{type(error).__name__}: {error}")
-        self.forget()
+        self._channel.fail(error)
 
     def forget(self) -> None:
-        if self._pulse is not None:
-            self._pulse.stop(together=False)
+        self._channel.forget()
 
     def close(self) -> None:
-        if self._pulse is not None:
-            self._pulse.stop(together=True)
-        self._ranks.leave()
-
-    def _arrived(self, exchange: int, number: int) -> None:
-        self._under_way.discard((exchange, number))
-        self._setting.changed()
+        self._channel.close()
 
     def _layout(self, pattern: tuple[bool, ...]) -> Layout:
         if pattern not in self._layouts:
@@ -235,21 +217,7 @@ class OrderedAllReduce(Exchange):
         flat = flight.parcel.flats[number]
         assert flat is not None
         if not self._compression.in_turn:
-            self._put(flight, wave, number + 1, self._compression.pack(wave, number, flat))
-
-    def _put(self, flight: Flight, wave: int, number: int, tensor: Tensor) -> None:
-        flight.sent[number] = tensor
-
-        def start() -> None:
-            with self._setting.running(wave):
-                try:
-                    work = dist.all_reduce(tensor, group=self._ranks.group, async_op=True)
-                    self._under_way.add((flight.exchange, number))
-                    flight.started(number, work)
-                except RuntimeError as error:  # the connection is known to be broken
-                    flight.fail(number, error)
-
-        self._line.put(flight.exchange, number, start)
+            self._channel.put(flight, wave, number + 1, self._compression.pack(wave, number, flat))
 
     def _in_turn(self, flight: Flight, wave: int) -> None:
         compression = self._compression
@@ -261,41 +229,25 @@ class OrderedAllReduce(Exchange):
             if flat is not None
         ]
         together = torch.cat([flag.float() for flag in flags])
-        self._follow(flight, dist.all_reduce(together, group=self._ranks.group, async_op=True).get_future())
+        self._channel.follow(
+            flight, dist.all_reduce(together, group=self._channel.ranks.group, async_op=True).get_future()
+        )
         for flag, summed in zip(flags, together.split([len(flag) for flag in flags]), strict=True):
             flag.copy_(summed)
         for number, flat in enumerate(parcel.flats):
             assert flat is not None
             with self._setting.drawing(flight.number) if compression.draws else nullcontext():
                 future = compression.start(number, parcel)
-            self._follow(flight, future)
+            self._channel.follow(flight, future)
             flat[: parcel.layout.buckets[number].num_elements] *= self.num_ranks
-        self._line.put(flight.exchange, 1, lambda: None)
-
-    def _follow(self, flight: Flight, future: torch.futures.Future[Any]) -> None:
-        future.add_done_callback(lambda _: self._setting.changed())
-        self._setting.wait(flight.number, future.done)
-        try:
-            future.value()
-        except RuntimeError as error:
-            raise self._explained(error) from error
-
-    def _wait(self, flight: Flight, ready: Callable[[], bool]) -> None:
-        self._setting.wait(flight.number, lambda: ready() or flight.failure is not None)
-        self._check(flight)
-        flight.order()
-
-    def _explained(self, error: BaseException) -> ExchangeError:
-        return ExchangeError(str(error)) if self._pulse is None else self._pulse.explain(error)
+        self._channel.passed(flight, 1)
 
     def _check(self, flight: Flight) -> None:
-        """Raise what has failed, or in what the ranks differ.
+        """Raise in what the ranks differ.
 
         Two collectives of different sizes that meet end the process in gloo, so `begins` asks for this before anything
         else leaves where a pattern is new.
         """
-        if flight.failure is not None:
-            raise self._explained(flight.failure) from flight.failure
         _, pattern, pattern_squared, print_, print_squared = flight.sent[0].tolist()
         if pattern * pattern != self.num_ranks * pattern_squared:
             raise ExchangeError(
@@ -313,17 +265,8 @@ class OrderedAllReduce(Exchange):
         never = [index for index in reversed(range(num_parameters)) if index not in self._seen]
         late = [index for index in self._seen if index in self._several]
         seen = [index for index in self._seen if index not in self._several]
-        self._order = self._ranks.of_first([*seen, *late, *never])
+        self._order = self._channel.ranks.of_first([*seen, *late, *never])
         self._layouts.clear()
-
-
-def _leave_at_once(under_way: set[tuple[int, int]]) -> None:
-    """At the end of a process whose engine has failed: collectives that still wait would call into a Python that is
-    gone, which aborts the process, after minutes."""
-    if under_way:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(1)
 
 
 def _compression(choice: AllReduce, ranks: Ranks) -> Compression:
