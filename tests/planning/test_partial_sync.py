@@ -13,7 +13,6 @@ from wavelet.planning import PartialSyncPlan, exposed_seconds, other_waits, part
 from wavelet.planning.overlap import LayerTimes
 from wavelet.planning.partition import contiguous_parts
 from wavelet.planning.trades import traded
-from wavelet.report.partial_sync import ranges
 
 counts = st.integers(0, 6)
 """Small whole numbers, so that sums are exact and layers often tie or just fit."""
@@ -298,30 +297,3 @@ def test_files_that_lack_something():
             PartialSyncPlan.from_json({key: value for key, value in fields.items() if key != name})
     with pytest.raises(ValueError, match="takes the mapping"):
         PartialSyncPlan.from_json(json.dumps(fields))
-
-
-def test_the_picture():
-    lines = str(partial_sync([1.0] * 4, [1.5] * 4, 2)).splitlines()
-    rows = {line.split()[0]: line for line in lines if "│" in line and line.split()[0] != "█"}
-    end = rows["backward"].index("│")
-    assert rows["0"][end] == rows["1"][end] == "│"
-    assert "0–1" in rows["0"] and "×" not in rows["0"] and rows["0"].endswith(" 0")
-    assert "2–3      0 " in rows["1"] and "█│××" in rows["1"] and rows["1"].endswith(" 2.000")
-    assert "under this plan (best among contiguous)         2.000" in "\n".join(lines)
-    assert lines[-1] == "No division of the layers waits less."
-
-
-@pytest.mark.parametrize("period", [1, 7, 50, 400])
-def test_the_picture_of_many_layers_is_80_wide(period):
-    plan = partial_sync(*random_layers(1, 300, 0.3), period)
-    lines = str(plan).splitlines()
-    assert max(map(len, lines)) <= 80
-    assert all(line.count("│") <= 1 for line in lines)
-    assert sum(line.lstrip()[:1].isdigit() and "│" in line for line in lines) <= period
-
-
-def test_ranges():
-    assert ranges([], 10) == ""
-    assert ranges([0, 1, 2, 5, 7, 8], 20) == "0–2, 5, 7–8"
-    assert ranges([0, 1, 2, 5, 7, 8], 10) == "0–2, … (6)"
-    assert ranges(range(300), 10) == "0–299"
