@@ -69,7 +69,7 @@ class Lower(Compression):
             return flat
         sent = flat.to(self._dtype)
         flat -= sent  # from now on it is the error, to which the wave's next gradients are added
-        # An infinite gradient, or one too large for fp16, must not poison all later ones. A GPU is not asked: that stalls.
+        # An infinite gradient, or one too large for fp16, must not poison later ones. A GPU is not asked: that stalls.
         if not flat.is_cpu or not bool(flat.sum().isfinite()):
             torch.nan_to_num_(flat, nan=0.0, posinf=0.0, neginf=0.0)
         self._errors[f"{wave} {number}"] = flat
