@@ -53,8 +53,10 @@ def store(monkeypatch):
 
 
 def pulse_of(rank, failures=None, doing="training"):
-    group = SimpleNamespace(rank=lambda: rank, size=lambda: 2, group_name="test")
-    return Pulse(group, lambda: {"batches": 7, "doing": doing}, (failures if failures is not None else []).append)
+    group = SimpleNamespace(rank=lambda: rank, size=lambda: 2)
+    return Pulse(
+        group, "run", lambda: {"batches": 7, "doing": doing}, (failures if failures is not None else []).append
+    )
 
 
 def wait_for(condition):

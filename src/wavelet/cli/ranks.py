@@ -42,11 +42,14 @@ def meet() -> Iterator[None]:
     import torch
     import torch.distributed as dist
 
+    store, rank, size = next(dist.rendezvous("env://"))  # type: ignore[attr-defined]
+    # The store of torchrun outlives a restart, and in it the addresses of the ranks of before (seen in torch 2.13).
+    attempt = dist.PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)  # type: ignore[attr-defined]
+    backend = "gloo"
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-        dist.init_process_group("cpu:gloo,cuda:nccl")
-    else:
-        dist.init_process_group("gloo")
+        backend = "cpu:gloo,cuda:nccl"
+    dist.init_process_group(backend, store=attempt, rank=rank, world_size=size)
     with contextlib.ExitStack() as quiet:
         if not is_first():
             quiet.enter_context(contextlib.redirect_stdout(quiet.enter_context(open(os.devnull, "w"))))  # noqa: PTH123

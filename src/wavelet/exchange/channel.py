@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -41,7 +42,7 @@ class Channel:
 
     def watch(self, describe: Callable[[], dict[str, Any]], on_failure: Callable[[BaseException], None]) -> None:
         """Give signs of life from now on, and hear of other ranks' failures."""
-        self._pulse = Pulse(self.ranks.group, describe, on_failure)
+        self._pulse = Pulse(self.ranks.group, self.ranks.of_first(uuid.uuid4().hex), describe, on_failure)
 
     def open(self, number: int, size: int, check: Callable[[Flight], None] | None = None) -> Flight:
         """The next exchange, for batch ``number``: a header and ``size`` more collectives.

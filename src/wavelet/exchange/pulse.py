@@ -44,6 +44,7 @@ class Pulse:
 
     Args:
         group: whose ranks.
+        name: the same on all ranks, and never used before in this store, which may outlive a run that is restarted.
         describe: what this rank is doing: ``batches`` handed in so far, and ``doing`` in words.
         on_failure: called in the pulse's thread when another rank has failed.
     """
@@ -51,11 +52,12 @@ class Pulse:
     def __init__(
         self,
         group: dist.ProcessGroup,
+        name: str,
         describe: Callable[[], dict[str, Any]],
         on_failure: Callable[[ExchangeError], None],
     ) -> None:
         self._rank, self._size = group.rank(), group.size()
-        self._name = group.group_name
+        self._name = name
         # A store waits for one answer at a time, and connecting to one that is gone blocks for minutes: so two, now.
         self._store, self._asked = self._connect(), self._connect()
         self._describe, self._on_failure = describe, on_failure
