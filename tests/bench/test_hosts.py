@@ -148,7 +148,7 @@ def test_nothing_is_left_after_an_exception(monkeypatch):
             assert ip("-brief", "link") == links, "hosts are only seen from inside"
             1 / 0  # noqa: B018
     assert child.wait(5) == -signal.SIGKILL
-    assert namespaces() == before
+    assert namespaces() <= before  # what an earlier run had left may be gone
 
     def fails(self, namespace, link):
         raise NetworkError("no more links")
@@ -156,7 +156,7 @@ def test_nothing_is_left_after_an_exception(monkeypatch):
     monkeypatch.setattr(Hosts, "_limit", fails)
     with pytest.raises(NetworkError, match="no more links"):
         Hosts(2).__enter__()
-    assert namespaces() == before
+    assert namespaces() <= before  # what an earlier run had left may be gone
 
 
 @needs_namespaces
@@ -226,7 +226,7 @@ def test_torchrun_on_hosts(tmp_path):
     failed = run_hosts(tmp_path, "--hosts", "2", "--grace", "1", code=3)
     assert failed.returncode == 1, "torchrun's code"
     assert "hosts: host 1 ended with exit code 1" in failed.stderr
-    assert namespaces() == before
+    assert namespaces() <= before  # what an earlier run had left may be gone
 
 
 def test_what_makes_no_sense_is_refused():

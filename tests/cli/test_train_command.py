@@ -15,7 +15,7 @@ FIELDS = {
     *("schema_version", "command", "machine", "versions", "job", "seed", "samples_per_batch", "threads", "compile"),
     *("waves", "update", "accumulate", "resync", "steps", "samples", "timed_steps", "timed_seconds"),
     *("samples_per_second", "training_loss", "validation_loss", "validation_accuracy", "peak_resident_bytes", "losses"),
-    *("budget", "plan", "resumed_from"),
+    *("budget", "plan", "resumed_from", "ranks"),
 }
 
 
@@ -104,14 +104,6 @@ def test_what_older_versions_of_typer_make_of_ctrl_c(tiny, monkeypatch, capsys):
     monkeypatch.setattr(train, "run", interrupted)
     assert run(["train", tiny]) == 130
     assert capsys.readouterr().err == "wavelet: interrupted\n"
-
-
-def test_several_ranks_are_refused(tiny, monkeypatch, capsys):
-    from wavelet.cli.app import run
-
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert run(["train", tiny]) == 2
-    assert "one rank" in capsys.readouterr().err
 
 
 def test_a_job_file_that_raises_is_shown_with_its_traceback(wavelet, tmp_path):

@@ -99,6 +99,7 @@ def set_threads(threads: int | None) -> None:
     Raises:
         Refusal: the allocator that is asked for is not known.
     """
+    import rich.style  # noqa: F401  # draws from Python's generator when first imported: before it is seeded or loaded
     import torch
 
     from wavelet.devices.allocator import install_from_environment
