@@ -3,8 +3,9 @@
 The fields of its JSON: what was asked (``job``, ``seed``, ``samples_per_batch``, ``threads``, ``compile``, ``waves``,
 ``update``, which is ``plain`` for the ordinary loop, ``accumulate``, ``resync``, ``budget``); ``resumed_from``, the
 step of the checkpoint from which the run went on, null for none; ``steps`` and ``samples`` trained in this process;
-``timed_steps`` and ``timed_seconds``, without the warm-up, and ``samples_per_second`` over them, of all ``ranks``; ``losses`` of these
-steps, ``training_loss`` (mean of the last ten), ``validation_loss`` and ``validation_accuracy``, null for none;
+``timed_steps`` and ``timed_seconds``, without the warm-up, and ``samples_per_second`` over them, of all ``ranks``;
+``losses`` of these steps, ``training_loss`` (mean of the last ten), ``validation_loss`` and ``validation_accuracy``,
+null for none;
 ``peak_resident_bytes`` before the validation; ``plan``, which `wavelet.Plan.from_json` takes, null without a budget;
 ``machine`` and ``versions``.
 """
