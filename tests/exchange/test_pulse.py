@@ -43,13 +43,14 @@ class Store:
 
 
 @pytest.fixture
-def store(monkeypatch):
+def store(monkeypatch, no_thread_left):  # which looks after this one has waited
     found = Store()
     monkeypatch.setattr(Pulse, "_connect", lambda self: found)
     monkeypatch.setattr(module, "SECONDS", 0.05)
     monkeypatch.setattr(module, "_PATIENCE", 0.3)
     yield found
     found.cut.clear()
+    wait_for(lambda: not any(thread.name == "wavelet pulse" for thread in threading.enumerate()))
 
 
 def pulse_of(rank, failures=None, doing="training"):
