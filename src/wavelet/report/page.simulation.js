@@ -1,0 +1,30 @@
+"use strict";
+{
+  const figures = JSON.parse(document.getElementById("figures").textContent);
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+
+  function draw() {
+    const narrow = document.querySelector("main").clientWidth < 600;
+    for (const [id, schemes] of Object.entries(figures)) {
+      const { data, layout } = structuredClone(schemes[dark.matches ? "dark" : "light"]);
+      if (narrow) {
+        layout.margin.r = 12;
+        layout.margin.l = id === "parts" ? 92 : 56;
+        const { tickvals, ticktext } = layout.xaxis;
+        if (tickvals && tickvals.length > 6) { // every second label has no room
+          layout.xaxis.tickvals = tickvals.filter((_, index) => index % 2 === 0);
+          layout.xaxis.ticktext = ticktext.filter((_, index) => index % 2 === 0);
+        }
+      }
+      Plotly.react(id, data, layout, { displayModeBar: false, responsive: true });
+    }
+  }
+
+  draw();
+  dark.addEventListener("change", draw);
+  let resized;
+  addEventListener("resize", () => {
+    clearTimeout(resized);
+    resized = setTimeout(draw, 200);
+  });
+}
