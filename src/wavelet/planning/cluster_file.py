@@ -140,7 +140,7 @@ def _checked(name: str, value: Any, kind: type) -> Any:
     allowed = (int, float) if kind is float else kind
     if isinstance(value, bool) or not isinstance(value, allowed):
         raise ValueError(f"{name} is {value!r}: it must be {_KINDS[kind]}")
-    if kind is float and not math.isfinite(float(value)):
+    if kind is float and not math.isfinite(value):  # type: ignore[arg-type]
         raise ValueError(f"{name} is {value}: it must be a finite number")
     return value
 

@@ -115,8 +115,7 @@ def waves(num_waves: int, bucket_bytes: float, interlock: Interlock | None = Non
             turn = dag.update(number, [fell[last], *arrived, *turn_before], lane=lane)
             reached.append({0: rose, **fell, last + 1: turn})
 
-    plural = "s" if num_waves > 1 else ""
-    return Strategy(f"Wavelet ({num_waves} wave{plural})", build, waves=num_waves)
+    return Strategy(f"Wavelet (K={num_waves})", build, waves=num_waves)
 
 
 def local(period: int) -> Strategy:

@@ -10,10 +10,9 @@
       if (narrow) {
         layout.margin.r = 12;
         layout.margin.l = id === "parts" ? 92 : 56;
-        const { tickvals, ticktext } = layout.xaxis;
-        if (tickvals && tickvals.length > 6) { // every second label has no room
-          layout.xaxis.tickvals = tickvals.filter((_, index) => index % 2 === 0);
-          layout.xaxis.ticktext = ticktext.filter((_, index) => index % 2 === 0);
+        while (layout.xaxis.tickvals?.length > 4) { // there is no room for more
+          layout.xaxis.tickvals = layout.xaxis.tickvals.filter((_, index) => index % 2 === 0);
+          layout.xaxis.ticktext = layout.xaxis.ticktext.filter((_, index) => index % 2 === 0);
         }
       }
       Plotly.react(id, data, layout, { displayModeBar: false, responsive: true });

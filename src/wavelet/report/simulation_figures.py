@@ -29,7 +29,7 @@ def colour_of(name: str, colours: Colours) -> str:
     for start, role in _ROLES.items():
         if name.startswith(start):
             return str(getattr(colours, role))
-    return {"Wavelet (1 wave)": colours.wave(2), "Wavelet (3 waves)": colours.wave(1)}.get(name, colours.accent)
+    return {"Wavelet (K=1)": colours.wave(2), "Wavelet (K=3)": colours.wave(1)}.get(name, colours.accent)
 
 
 def parts_figure(outcomes: Sequence[Outcome], colours: Colours) -> dict[str, Any]:
