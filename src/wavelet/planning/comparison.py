@@ -30,13 +30,14 @@ LayersFor = Callable[[Strategy], Layers]
 
 @dataclass(frozen=True)
 class Outcome:
-    """One strategy on one cluster. All are means over ranks and iterations; the three parts add up to the iteration.
+    """One strategy on one cluster. Seconds are means over iterations, and the three parts, which add up to the
+    iteration, over ranks too.
 
     Args:
         strategy: its name.
         of_weights: whether weights are exchanged, every H iterations, and not gradients.
         num_ranks: N.
-        seconds: of an iteration.
+        seconds: of an iteration, as the last rank ends it.
         compute_seconds: in which a rank computes.
         exposed_seconds: in which it does not, while an exchange is going on.
         waiting_seconds: in which it does not, and no exchange is going on: for slower ranks, or for input.
@@ -72,11 +73,15 @@ def simulate_strategy(strategy: Strategy, layers: Layers, cluster: Cluster, alon
     # Batches of the next waves compute beside the last iterations that count, as beside all others.
     tasks = strategy.tasks(layers, cluster, warm_up + measured + strategy.waves)
     happened = happen(tasks, cluster, layers.contention)
-    spans = (
-        np.average((each[warm_up + measured - 1] - each[warm_up - 1]) / measured, weights=happened.num_ranks)
-        for each in (happened.ends, happened.computed, happened.exposed)
+    first, last = warm_up - 1, warm_up + measured - 1
+    seconds = float(happened.ends[last].max() - happened.ends[first].max()) / measured
+    computed, exposed = (
+        float(np.average(each[last] - each[first], weights=happened.num_ranks)) / measured
+        for each in (happened.computed, happened.exposed)
     )
-    seconds, computed, exposed = map(float, spans)
+    # Ranks do not end an iteration at the same moment, so their means can be a little more than what the last one took.
+    computed = min(computed, seconds)
+    exposed = min(exposed, seconds - computed)
     sizes = [task.size for task in tasks if task.kind == "exchange" and 0 <= task.iteration - warm_up < measured]
     return Outcome(
         strategy=strategy.name,
@@ -85,7 +90,7 @@ def simulate_strategy(strategy: Strategy, layers: Layers, cluster: Cluster, alon
         seconds=seconds,
         compute_seconds=computed,
         exposed_seconds=exposed,
-        waiting_seconds=max(0.0, seconds - computed - exposed),
+        waiting_seconds=seconds - computed - exposed,
         sent_bytes=sum(map(cluster.sent_bytes, sizes)) / measured,
         samples_per_second=layers.samples * cluster.num_ranks / seconds,
         efficiency=cluster.num_ranks / seconds / (float(cluster.rank_speeds.sum()) / alone),
