@@ -1,6 +1,8 @@
 """`wavelet simulate`: tables, JSON and page, from a file alone, from a profile, and from a job."""
 
 import json
+from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
@@ -87,3 +89,24 @@ def test_a_profile_without_the_waves_is_refused(refused, wavelet, described, tin
     assert wavelet("profile", tiny, "--threads", 1, "--waves", "1", "--json", "p.json").returncode == 0
     sentence = refused("simulate", described, "p.json")
     assert "was not measured with waves=2: profile the job with --waves 1,2" in sentence
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_page_shows_what_the_example_gives(wavelet):
+    done = wavelet("simulate", ROOT / "examples" / "cluster.toml")
+    assert (done.returncode, done.stderr) == (0, "")
+    printed = [line.rstrip() for line in done.stdout.splitlines()]
+    page = (ROOT / "docs" / "simulate.md").read_text(encoding="utf-8")
+    table = page[page.index("resnet-50 on 16") :].partition("\n```")[0]
+    assert table == "\n".join(printed).partition("\n\nOf those")[0]
+
+
+def test_fields_and_entries_are_documented():
+    from wavelet.planning import cluster_file
+    from wavelet.planning.comparison import Outcome
+
+    jobs, page = ((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("jobs.md", "simulate.md"))
+    assert not [field.name for field in fields(Outcome) if f"`{field.name}`" not in jobs]
+    assert not [name for name in (*cluster_file._CLUSTER, *cluster_file._MODEL) if f"`{name}`" not in page]
