@@ -13,7 +13,7 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parent.parent
-OUTSIDE = ("examples/*.py", "benchmarks/**/README.md", "benchmarks/**/*.png", "benchmarks/**/*.svg")
+OUTSIDE = ("examples/*.py", "examples/*.toml", "benchmarks/**/README.md", "benchmarks/**/*.png", "benchmarks/**/*.svg")
 LIST_OF_BENCHMARKS = "<!-- the benchmarks, listed when the site is built -->"
 
 

@@ -9,7 +9,6 @@ import contextlib
 import functools
 import json
 import os
-import re
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wavelet.bench.namespaces import Namespaces, NetworkError, ip, sweep, tc
+from wavelet.planning.quantities import bits_per_second
 
 __all__ = ["Host", "Hosts", "bits_per_second", "cores_of", "link_sent_bytes", "why_not"]
 
@@ -24,7 +24,6 @@ INTERFACE = "eth0"
 """What every host calls its link."""
 
 _MOST = 250
-_UNITS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 _SECONDS_OF_BURST = 0.002
 _LEAST_BURST = 16_384
 _SECONDS_IN_QUEUE = "50ms"
@@ -169,19 +168,6 @@ def why_not() -> str | None:
             return None
     except NetworkError as error:
         return str(error)
-
-
-def bits_per_second(rate: str) -> int:
-    """The number behind a rate such as ``500mbit``.
-
-    Raises:
-        ValueError: it is not written so.
-    """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)(kbit|mbit|gbit)", rate)
-    bits = round(float(match[1]) * _UNITS[match[2]]) if match else 0
-    if bits < 1:
-        raise ValueError(f"the rate {rate!r} makes no sense: give a number with kbit, mbit or gbit, as 500mbit")
-    return bits
 
 
 def cores_of(number: int, count: int) -> tuple[int, ...]:

@@ -21,6 +21,7 @@ from wavelet.cli.options import Refusal
 from wavelet.cli.plan import plan
 from wavelet.cli.profile import profile
 from wavelet.cli.ranks import is_first, leave, meet, num_ranks, recorded
+from wavelet.cli.simulate import simulate
 from wavelet.cli.train import train
 from wavelet.jobs import JobFileError
 
@@ -30,7 +31,7 @@ __all__ = ["app", "run"]
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-for command in (jobs, train, profile, plan, advise, bench, doctor):
+for command in (jobs, train, profile, plan, advise, simulate, bench, doctor):
     app.command()(command)
 
 

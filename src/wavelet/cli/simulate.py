@@ -1,0 +1,226 @@
+"""`wavelet simulate`: what ways to train would give on a cluster that is described, not there.
+
+The fields of its JSON: ``versions``; ``cluster`` and ``model``, what was simulated; ``outcomes``, one for each strategy
+with the fields of `wavelet.planning.comparison.Outcome`; ``over_ranks`` and ``over_bandwidths``, lists of the same, the
+latter with ``bytes_per_second``, null where they were not asked for.
+"""
+
+from __future__ import annotations
+
+import json as jsons
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from wavelet.cli.options import (
+    BatchSize,
+    Force,
+    Json,
+    Refusal,
+    Report,
+    Seed,
+    Threads,
+    first_batches,
+    json_file,
+    load_job,
+    output_file,
+    refusing,
+    set_threads,
+    waves_to_measure,
+)
+from wavelet.report.machine import versions
+from wavelet.report.progress import Bar
+from wavelet.report.simulation import efficiency_table, outcome_table, rate_text, verdict
+from wavelet.report.tables import show
+
+if TYPE_CHECKING:
+    from wavelet.planning.cluster import Cluster
+    from wavelet.planning.comparison import Outcome
+    from wavelet.planning.layers import Layers
+    from wavelet.planning.strategies import Strategy
+    from wavelet.profiling.profile import Profile
+
+__all__ = ["simulate"]
+
+_MOST_PERIOD = 1000
+_RATES = tuple(2.0**exponent for exponent in range(-6, 7))
+"""Of the picture over bandwidths, relative to the cluster's."""
+
+
+def simulate(
+    cluster: Annotated[Path, typer.Argument(metavar="CLUSTER", help="A TOML file that describes the cluster.")],
+    job: Annotated[
+        str | None,
+        typer.Argument(metavar="[JOB]", help="A job to profile, or the JSON of wavelet profile.", show_default=False),
+    ] = None,
+    *,
+    period: Annotated[int, typer.Option(min=1, max=_MOST_PERIOD, help="H of local SGD and DreamDDP.")] = 8,
+    waves: Annotated[str, typer.Option(help="Numbers of waves to simulate.")] = "2",
+    budget: Annotated[str | None, typer.Option(help="Waves within so much memory.", show_default="free")] = None,
+    ranks: Annotated[str | None, typer.Option(help="Efficiency over these, as 2,4,8.", show_default="none")] = None,
+    batch_size: BatchSize = None,
+    seed: Seed = 0,
+    threads: Threads = None,
+    json: Json = None,
+    report: Report = None,
+    force: Force = False,
+) -> None:
+    """Simulate DDP, Wavelet, local SGD and DreamDDP on a cluster."""
+    target, page = json_file(json, force), output_file(report, force)
+    counts = waves_to_measure(waves)
+    numbers = _numbers(ranks)
+    from wavelet.planning.cluster_file import read_cluster
+    from wavelet.planning.comparison import compare, over_bandwidths, over_ranks
+
+    with refusing(ValueError):
+        described = read_cluster(cluster)
+        for number in numbers:
+            described.cluster.resized(number)
+    if job is None:
+        if described.model is None:
+            raise Refusal(f"{cluster} has no [model]: give one, or a JOB, or the JSON of wavelet profile")
+        if budget is not None:
+            raise Refusal("--budget needs the memory of each layer: give a JOB, or the JSON of wavelet profile")
+        model = _Model(described.name, dict.fromkeys((1, *counts), described.model), dict.fromkeys(counts))
+    else:
+        found = _profile(job, counts, seed, batch_size, threads)
+        model = _model_of(Path(job).stem, found, counts, budget)
+    strategies = _strategies(model, described.bucket_bytes, period)
+    setting = (strategies, lambda strategy: model.layers[strategy.waves])
+    alone = model.layers[1].alone
+    with Bar("simulating", None):
+        outcomes = compare(*setting, described.cluster, alone)
+        if not numbers and page:
+            numbers = _powers(described.cluster)
+        by_ranks = over_ranks(*setting, described.cluster, alone, numbers)
+        rates = [share * described.cluster.inter.bytes_per_second for share in _RATES] if page else []
+        by_rate = over_bandwidths(*setting, described.cluster, alone, rates)
+    if target:
+        target.write(
+            {
+                "command": "simulate",
+                "versions": versions(),
+                "cluster": asdict(described.cluster) | {"bucket_bytes": described.bucket_bytes},
+                "model": {"name": model.name, "layers": [{"waves": k, **asdict(v)} for k, v in model.layers.items()]},
+                "outcomes": list(map(asdict, outcomes)),
+                "over_ranks": _flat(by_ranks),
+                "over_bandwidths": _flat(by_rate, [{"bytes_per_second": rate} for rate in rates]),
+            }
+        )
+    title = _title(model.name, described.cluster)
+    if page:
+        from wavelet.report.simulation_page import SimulationPage, render_simulation
+
+        about = {
+            "command": shlex.join(["wavelet", *sys.argv[1:]]),
+            "cluster": str(cluster),
+            "versions": f"wavelet {versions()['wavelet']}",
+        }
+        rows = [(rate, row) for rate, row in zip(rates, by_rate, strict=True)]
+        shown = SimulationPage(title, described.cluster, outcomes, by_ranks, rows, verdict(outcomes), about)
+        page.write_text(render_simulation(shown))
+    show(outcome_table(title, outcomes))
+    if ranks:
+        show(efficiency_table(by_ranks))
+    print("\n".join(verdict(outcomes)))
+
+
+@dataclass(frozen=True)
+class _Model:
+    """What is trained: for each number of waves its seconds, and an interlock or None."""
+
+    name: str
+    layers: dict[int, Layers]
+    interlocks: dict[int, Any]
+
+
+def _numbers(text: str | None) -> list[int]:
+    """The numbers of ranks in a list such as ``2,4,8``.
+
+    Raises:
+        Refusal: one is no number of ranks.
+    """
+    from wavelet.planning.cluster import MOST_RANKS
+
+    parts = [part.strip() for part in text.split(",")] if text is not None else []
+    for part in parts:
+        if not part.isdecimal() or not 1 <= int(part) <= MOST_RANKS:
+            raise Refusal(f"--ranks {text} makes no sense: give numbers from 1 to {MOST_RANKS:,}, such as 2,4,8")
+    return sorted({int(part) for part in parts})
+
+
+def _powers(cluster: Cluster) -> list[int]:
+    """Hosts doubled until there are as many as the cluster has, and twice more."""
+    counts = [cluster.ranks_per_host]
+    while counts[-1] < 4 * cluster.num_ranks and counts[-1] * 2 <= 2**15:
+        counts.append(2 * counts[-1])
+    return counts
+
+
+def _profile(job: str, counts: Sequence[int], seed: int, batch_size: int | None, threads: int | None) -> Profile:
+    """From a file of `wavelet profile`, or measured now.
+
+    Raises:
+        Refusal: the file is none, or the profile lacks a number of waves.
+    """
+    from wavelet.profiling.profile import Profile
+
+    if not job.endswith(".json"):
+        from wavelet.alternatives import profile_job
+
+        set_threads(threads)
+        loaded = load_job(job, seed=seed, batch_size=batch_size)
+        with Bar(f"profiling {loaded.name}", None):
+            return profile_job(loaded, first_batches(loaded, 1)[0], waves=tuple(sorted({1, *counts})))
+    try:
+        document = jsons.loads(Path(job).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise Refusal(f"{job} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise Refusal(f"{job} is no JSON: give what wavelet profile JOB --json FILE has written") from error
+    if not isinstance(document, dict) or "profile" not in document:
+        raise Refusal(f"{job} has no profile in it: give what wavelet profile JOB --json FILE has written")
+    with refusing(ValueError):
+        found = Profile.from_json(document["profile"])
+    missing = sorted({1, *counts} - found.timings.keys())
+    if missing:
+        wanted = ",".join(map(str, sorted({1, *counts})))
+        raise Refusal(f"{job} was not measured with waves={missing[0]}: profile the job with --waves {wanted}")
+    return found
+
+
+def _model_of(name: str, found: Profile, counts: Sequence[int], budget: str | None) -> _Model:
+    """The layers of a profile; with a budget, the interlocks that keep it."""
+    from wavelet.planning.layers import layers_of
+    from wavelet.planning.plan import make_plan
+
+    interlocks: dict[int, Any] = dict.fromkeys(counts)
+    with refusing(ValueError):
+        if budget is not None:
+            wanted = int(budget) if budget.isdecimal() else budget
+            interlocks = {count: make_plan(found, wanted, count).interlock for count in counts}
+        layers = {count: layers_of(found, count, interlocks.get(count)) for count in {1, *counts}}
+    return _Model(name, layers, interlocks)
+
+
+def _strategies(model: _Model, bucket_bytes: float, period: int) -> list[Strategy]:
+    from wavelet.planning.strategies import dream, local, naive, wait_free, waves
+
+    several = [waves(count, bucket_bytes, interlock) for count, interlock in model.interlocks.items()]
+    return [naive(), wait_free(bucket_bytes), *several, local(period), dream(period)]
+
+
+def _flat(rows: Sequence[Sequence[Outcome]], more: Sequence[dict[str, Any]] | None = None) -> list[Any] | None:
+    labels = more if more is not None else [{}] * len(rows)
+    return [{**label, **asdict(outcome)} for label, row in zip(labels, rows, strict=True) for outcome in row] or None
+
+
+def _title(name: str, cluster: Cluster) -> str:
+    hosts = f"{cluster.hosts} host" + "s" * (cluster.hosts > 1)
+    per = f" of {cluster.ranks_per_host} ranks" if cluster.ranks_per_host > 1 else ""
+    return f"{name} on {hosts}{per}, {rate_text(cluster.inter.bytes_per_second)}, {cluster.all_reduce}"
