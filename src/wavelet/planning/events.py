@@ -156,7 +156,7 @@ class _Events:
         if not ranks.size:
             return
         tasks = self._queues[index][self._places[index, ranks]]
-        ready = self._ends[self._after[tasks], ranks[:, None]].max(axis=1)
+        ready = self._ready(tasks, ranks)
         now = ready <= self._clock[ranks]
         event[ranks] = np.minimum(event[ranks], np.where(now, np.inf, ready))
         begins, tasks = ranks[now], tasks[now]
@@ -165,6 +165,16 @@ class _Events:
             seconds = seconds * self._slowdowns[self._iteration[tasks], begins]
         self._left[index, begins] = seconds
         self._runs[index, begins] = True
+
+    def _ready(self, tasks: Integers, ranks: Integers) -> Floats:
+        """When each of these ranks can begin its task; mostly all have the same, which takes no look-up of each."""
+        if (tasks == tasks[0]).all():
+            ready: Floats = self._ends[self._after[tasks[0]]].max(axis=0)
+            return ready if ranks.size == ready.size else ready[ranks]
+        ready = self._ends[self._after[tasks, 0], ranks]
+        for column in range(1, self._after.shape[1]):
+            np.maximum(ready, self._ends[self._after[tasks, column], ranks], out=ready)
+        return ready
 
     def _slow(self, event: Floats) -> Any:
         """How many times as long the work of each lane takes now; where exchanges take part of it, that can change."""
