@@ -12,7 +12,7 @@ __all__ = ["Bucket", "Layout", "Parcel"]
 
 
 NUM_BUCKETS = 8
-"""With one bucket nothing leaves before the backward is done: on a slow link 264 ms a batch instead of 211."""
+"""With one bucket nothing leaves before the backward is done."""
 LEAST_BYTES = 2**18
 """Of a bucket, unless a smaller one is asked for: below, starting a collective costs more than sending."""
 

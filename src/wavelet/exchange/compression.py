@@ -108,10 +108,9 @@ class LowRank(Compression):
         self._hook = powerSGD_hook.powerSGD_hook
         self._state = powerSGD_hook.PowerSGDState(group, start_powerSGD_iter=self.START)
 
-    @property
-    def draws(self) -> bool:
-        """Whether the next exchange draws random numbers, by swapping the global random state."""
-        return bool(self._state.iter >= self.START and not self._state.q_memory_dict)
+    def draws(self, number: int) -> bool:
+        """Whether the next exchange of a bucket draws random numbers, by swapping the global random state."""
+        return bool(self._state.iter >= self.START and number not in self._state.q_memory_dict)
 
     def start(self, number: int, parcel: Parcel) -> torch.futures.Future[Any]:
         """Begin the exchange of one bucket, which then holds the mean."""

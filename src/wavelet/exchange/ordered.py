@@ -235,7 +235,7 @@ class OrderedAllReduce(Exchange):
             flag.copy_(summed)
         for number, flat in enumerate(parcel.flats):
             assert flat is not None
-            with self._setting.drawing(flight.number) if compression.draws else nullcontext():
+            with self._setting.drawing(flight.number) if compression.draws(number) else nullcontext():
                 future = compression.start(number, parcel)
             self._channel.follow(flight, future)
             flat[: parcel.layout.buckets[number].num_elements] *= self.num_ranks
