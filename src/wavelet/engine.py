@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from wavelet import arguments, saving
 from wavelet.devices.random_state import RandomState
-from wavelet.exchange import AllReduce, Alone, check_exchange
+from wavelet.exchange import Alone, Choice, check_exchange
 from wavelet.face import Face
 from wavelet.forking import quiet_before_fork
 from wavelet.forward import LossFunction, Result
@@ -58,8 +58,8 @@ class Wavelet(Lifecycle):
         budget: bound on peak memory: ``"1.25x"`` of one wave's step memory, or bytes (``"2GiB"``) in all.
         plan: made by `wavelet.plan`, in place of a budget; ``waves="auto"`` takes the plan's.
         blocks: modules whose calls start the blocks between which batches wait; found if left out.
-        exchange: how ranks agree: `wavelet.exchange.AllReduce`, which is the default once torch.distributed is
-            initialised, or `wavelet.exchange.Alone`. Making, flushing and closing an engine then involves all ranks.
+        exchange: how ranks agree, one of `wavelet.exchange`: `AllReduce`, which is the default once torch.distributed
+            is initialised, `LocalSGD`, `DreamDDP`, …, or `Alone`. Making, flushing and closing then involve all ranks.
 
     Raises:
         ValueError: for arguments that make no sense, with what to do instead.
@@ -86,7 +86,7 @@ class Wavelet(Lifecycle):
         budget: str | int | None = None,
         plan: Plan | None = None,
         blocks: Sequence[str | nn.Module] | None = None,
-        exchange: AllReduce | Alone | None = None,
+        exchange: Choice | Alone | None = None,
     ) -> None:
         self._settings = arguments.check(waves, update, accumulate, resync, clip_grad_norm, autocast, timeout, compile)
         arguments.check_objects(model, optimizer, loss, scheduler, grad_scaler, replicate)
@@ -99,7 +99,7 @@ class Wavelet(Lifecycle):
             replicate,
             timeout,
             Request.of(model, waves, budget, plan, blocks),
-            check_exchange(exchange, timeout, model),
+            check_exchange(exchange, timeout, model, optimizer, update=update, waves=waves, clip=clip_grad_norm),
             waves == "auto" and plan is None,
         )
         if plan is not None:
@@ -178,7 +178,10 @@ class Wavelet(Lifecycle):
             self._settle()
 
     def flush(self) -> None:
-        """Drain, and close the open round: apply the mean of what its waves have. The next batch opens a new one."""
+        """Drain, and close the open round: apply the mean of what its waves have; ranks that train apart meet.
+
+        The next batch opens a new round.
+        """
         with self._fatal():
             if self._is_undecided():
                 return
@@ -190,7 +193,8 @@ class Wavelet(Lifecycle):
                 self._waves[index].close_round(self._hyper_parameters[index])
                 self._check_failure()
                 self._stepped()
-            if self._rule.round_size > self.waves or self._rule.shares_weights:
+            self._agree()
+            if self._rule.round_size > self.waves or self._rule.shares_weights or not self._exchange.alike:
                 self._position = 0
             self._settle()
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from wavelet import arguments
 from wavelet.devices import Device, move, tensors_in
 from wavelet.devices.random_state import RandomState
+from wavelet.exchange import Exchange
 from wavelet.leaves import check_leaves
 from wavelet.waves.hidden_state import refuse_hidden_state
 from wavelet.waves.wave import Wave
@@ -45,6 +46,7 @@ class Forward:
         device: where it runs.
         buffers: the snapshot to start from; written after each forward.
         face: the parameters of the user's own model.
+        exchange: may write the buffers before a forward.
     """
 
     def __init__(
@@ -54,12 +56,14 @@ class Forward:
         device: Device,
         buffers: list[Tensor | None],
         face: list[nn.Parameter],
+        exchange: Exchange,
     ) -> None:
         self.buffers = buffers
         self._loss = loss
         self._autocast = autocast
         self._device = device
         self._face = face
+        self._exchange = exchange
         self._num_waves = device.num_waves
 
     def run(self, wave: Wave, batch: Any, watched: AbstractContextManager[Any], *, after_turns: bool) -> Result:
@@ -73,6 +77,7 @@ class Forward:
         num_compiled = _num_compiled()
         try:
             with device.forward(wave.index, after_turns=after_turns), watched:
+                self._exchange.before_forward(wave.index)
                 replica.buffers.load(self.buffers)
                 with self._autocasting(), refuse_hidden_state(replica.model) if early else nullcontext():
                     moved = move(batch, device.device)
@@ -80,6 +85,7 @@ class Forward:
                 if wave.num_batches == 0:
                     check_leaves(loss, replica.parameters, self._face, moved, num_waves=self._num_waves)
                 replica.buffers.save(self.buffers)
+                self._exchange.after_forward(wave.index, moved)
         except Exception:
             random_state.restore()
             raise

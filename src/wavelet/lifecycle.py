@@ -49,7 +49,7 @@ class Lifecycle:
         self._device = make_device(device, waves, options.streams)
         replicas = make_replicas(face.model, waves, options.replicate, compile=options.compile)
         buffers = BufferSlots(face.model).clone()
-        self._forward = Forward(options.loss, options.autocast, self._device, buffers, face.parameters)
+        self._forward = Forward(options.loss, options.autocast, self._device, buffers, face.parameters, exchange)
         self._rule = RULES[self.update](
             [replica.parameters for replica in replicas],
             face.parameters,
@@ -61,7 +61,7 @@ class Lifecycle:
         self._waves = WaveGroup(replicas, self._rule, self._device, options.timeout)
         self._turns = self._waves.turns
         self._exchange = self._rule.exchange = exchange
-        exchange.attach(self._waves.setting(self._rule, self._device))
+        exchange.attach(self._waves.setting(self._rule, self._device, buffers))
         self._memory = Memory(options.request, self._waves, self._rule, self._device)
         self._num_batches = self._position = 0
         self._hyper_parameters = [face.read()] * waves  # at each wave's last micro-batch
@@ -90,13 +90,7 @@ class Lifecycle:
         Those are the ones with micro-batches of an open round; and where another rank has more batches than this one,
         the ones that update with what it brings.
         """
-        if self._exchange.num_ranks == 1:
-            for wave in self._rule.pending():
-                self._exchange.begins(wave, self._num_batches, self._rule.folded(wave))
-                yield wave
-            return
-        while True:
-            wave = self._rule.next_update(self._position)
+        while self._exchange.joins(wave := self._rule.next_update(self._position)):
             self._hyper_parameters[wave] = self._face.read()
             coming = self._exchange.begins(wave, self._num_batches, self._rule.folded(wave))
             self._wait(lambda coming=coming: coming.known)  # type: ignore[misc]
@@ -105,6 +99,18 @@ class Lifecycle:
                 return
             yield wave
             self._position = self._rule.after_next_update(self._position)
+        for wave in self._rule.pending():
+            self._exchange.begins(wave, self._num_batches, self._rule.folded(wave))
+            yield wave
+
+    def _agree(self) -> None:
+        """At a flush, when no updates are left: let all ranks become alike."""
+
+        def settle() -> None:
+            self._rule.newest = self._exchange.settle()
+
+        self._waves[0].alone("agreeing with the other ranks", settle)
+        self._check_failure()
 
     def _go_on(self) -> None:
         self._face.adopt(self._rule, self._forward.buffers)

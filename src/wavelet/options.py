@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from wavelet.exchange import AllReduce
+from wavelet.exchange import Choice
 from wavelet.forward import LossFunction
 from wavelet.memory import Request
 
@@ -27,6 +27,6 @@ class Options:
     replicate: Callable[[], nn.Module] | None
     timeout: float
     request: Request | None
-    exchange: AllReduce | None
+    exchange: Choice | None
     chosen: bool
     """Whether the number of waves was left to us, so that the ranks must agree on it."""

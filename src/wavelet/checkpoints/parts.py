@@ -28,7 +28,7 @@ def kind_and_state(part: Any, num_ranks: int) -> tuple[str, Any]:
     """What is to be saved of a part, not copied; and its kind.
 
     An ``engine``, of which all ranks have the weights in common; ``stateful``, saved once a rank; or a ``value``,
-    rank 0's. Engines that train each rank alone have nothing in common.
+    rank 0's. Engines whose ranks train apart, for ever or for a while, have nothing in common.
 
     Raises:
         ValueError: the engine exchanges among other ranks than those that save.
@@ -40,7 +40,7 @@ def kind_and_state(part: Any, num_ranks: int) -> tuple[str, Any]:
                 f"the engine exchanges among {num_exchanging} ranks, and these checkpoints are of {num_ranks}: give "
                 "both the same group."
             )
-        return "engine" if num_exchanging == num_ranks else "stateful", state
+        return "engine" if num_exchanging == num_ranks and part._exchange.alike else "stateful", state
     return ("stateful", part.state_dict()) if is_stateful(part) else ("value", part)
 
 

@@ -1,20 +1,31 @@
-"""How ranks agree: by the mean of their gradients, exchanged in one order everywhere, or not at all."""
+"""How ranks agree: by the mean of their gradients, by the mean of their weights now and then, or not at all."""
 
 from __future__ import annotations
 
 from wavelet.exchange.all_reduce import AllReduce
+from wavelet.exchange.biased import BiasedLocalSGD
+from wavelet.exchange.bmuf import BMUF
+from wavelet.exchange.celgc import CELGC
+from wavelet.exchange.choice import Choice
 from wavelet.exchange.exchange import Alone, Count, Exchange, Gradients, Setting
+from wavelet.exchange.local_sgd import LocalSGD, pr_sgd_period
 from wavelet.exchange.making import check_exchange, connect
 from wavelet.exchange.pulse import ExchangeError
 
 __all__ = [
+    "BMUF",
+    "CELGC",
     "AllReduce",
     "Alone",
+    "BiasedLocalSGD",
+    "Choice",
     "Count",
     "Exchange",
     "ExchangeError",
     "Gradients",
+    "LocalSGD",
     "Setting",
     "check_exchange",
     "connect",
+    "pr_sgd_period",
 ]

@@ -1,13 +1,13 @@
-"""The choice of an exchange: all ranks take the mean of their gradients, or each trains alone."""
+"""The choice of the ordered all-reduce: all ranks take the mean of their gradients."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch.distributed as dist
-
-from wavelet.exchange.ranks import group_of
+from wavelet.exchange.channel import Channel
+from wavelet.exchange.choice import Choice, check_number, check_whole
+from wavelet.exchange.exchange import Exchange
 
 __all__ = ["AllReduce"]
 
@@ -15,7 +15,7 @@ _COMPRESSIONS = (None, "bf16", "fp16", "powersgd")
 
 
 @dataclass(frozen=True, eq=False)
-class AllReduce:
+class AllReduce(Choice):
     """Every update uses the mean gradient of all ranks, each batch's sent once and in one order everywhere.
 
     Gradients leave in buckets while the backward still runs; the next batch computes meanwhile (Wavelet, MLSys 2021,
@@ -41,23 +41,15 @@ class AllReduce:
     timeout: float = 60
 
     def __post_init__(self) -> None:
-        if not _is_number(self.bucket_mb) or not 0 < self.bucket_mb < float("inf"):
-            raise ValueError(f"bucket_mb={self.bucket_mb!r} makes no sense: use a number of MB above 0.")
+        check_number("bucket_mb", self.bucket_mb, "a number of MB above 0")
         if self.compress not in _COMPRESSIONS:
             allowed = ", ".join(map(repr, _COMPRESSIONS))
             raise ValueError(f"compress={self.compress!r} is not known: use one of {allowed}.")
-        every: object = self.check_every
-        if every is not None and (not isinstance(every, int) or isinstance(every, bool) or every < 1):
-            raise ValueError(f"check_every={every!r} makes no sense: use a whole number of at least 1, or None.")
-        if not _is_number(self.timeout) or not 0 < self.timeout < float("inf"):
-            raise ValueError(f"timeout={self.timeout!r} makes no sense: use a number of seconds above 0.")
-        if not dist.is_available() or not dist.is_initialized():
-            raise ValueError(
-                "AllReduce needs torch.distributed: call torch.distributed.init_process_group() first, in a process "
-                "that torchrun has started."
-            )
-        group_of(self.group)
+        if self.check_every is not None:
+            check_whole("check_every", self.check_every)
+        super().__post_init__()
 
+    def make(self, channel: Channel) -> Exchange:
+        from wavelet.exchange.ordered import OrderedAllReduce
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+        return OrderedAllReduce(self, channel)

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-__all__ = ["Alone", "Count", "Exchange", "Gradients", "Setting"]
+__all__ = ["Alone", "Count", "Exchange", "Gradients", "Own", "Setting"]
 
 Gradients = list[Tensor | None]
 
@@ -19,8 +19,12 @@ class Setting:
 
     Args:
         weights: each wave's parameters, in the order of the user's ``model.parameters()``.
+        num_trajectories: of weights; wave k updates trajectory k modulo that.
+        newest: which wave has the newest weights.
+        buffers: of the model, as the last forward left them; written between forwards.
         micro_batches: that a rank gives to an update, unless it has run out of them.
-        early: whether a wave's gradients are final when its backward makes them, so that they may leave then.
+        early: whether a wave's gradients are final when its backward makes them, so that they may leave then; if not,
+            an update uses the gradients of all waves.
         running: inside, the current thread launches on behalf of a wave.
         unscale: divides gradients of a wave by its loss scale, in place.
         inverse_scale: what that multiplies with.
@@ -33,6 +37,9 @@ class Setting:
         self,
         weights: Sequence[Sequence[nn.Parameter]],
         *,
+        num_trajectories: int,
+        newest: Callable[[], int],
+        buffers: list[Tensor | None],
         micro_batches: int,
         early: bool,
         running: Callable[[int], AbstractContextManager[Any]],
@@ -43,6 +50,7 @@ class Setting:
         drawing: Callable[[int], AbstractContextManager[Any]],
     ) -> None:
         self.weights = [list(wave) for wave in weights]
+        self.num_trajectories, self.newest, self.buffers = num_trajectories, newest, buffers
         self.micro_batches = micro_batches
         self.early, self.running = early, running
         self.unscale, self.inverse_scale = unscale, inverse_scale
@@ -71,17 +79,24 @@ class Count(ABC):
 
 
 class Exchange(ABC):
-    """How the ranks agree. Each update is one exchange; all ranks have the same exchanges in the same order.
+    """How the ranks agree. All of them have the same exchanges in the same order.
 
-    For each the engine calls `begins` in the caller's thread; `backward` around the backward of its last micro-batch
-    and `finish` in the wave's turn.
+    For each update the engine calls `begins` in the caller's thread, before the forward of its last micro-batch;
+    `backward` around the backward of that; and in the wave's turn `finish` before the update and `updated` after it. At
+    a flush it makes what updates are left, and calls `settle`.
     """
 
     num_ranks: int = 1
 
-    @abstractmethod
+    alike: bool = True
+    """Whether all ranks have the same weights and optimizer states after each update."""
+
+    max_step_norm: float | None = None
+    """Largest norm of what a step of plain SGD changes; None for no bound."""
+
     def attach(self, setting: Setting) -> None:
         """Serve these waves. Called once, before anything else."""
+        self._setting = setting
 
     @abstractmethod
     def watch(self, describe: Callable[[], dict[str, Any]], on_failure: Callable[[BaseException], None]) -> None:
@@ -96,13 +111,37 @@ class Exchange(ABC):
         """What rank 0 has."""
         return value
 
+    def joins(self, wave: int) -> bool:
+        """Whether the next update, which is of ``wave``, is made by all ranks together, also by those without data."""
+        return self.num_ranks > 1
+
+    def before_forward(self, wave: int) -> None:
+        """The next forward is one of ``wave``. In the caller's thread, as `after_forward` and `settle` are."""
+        return
+
+    def after_forward(self, wave: int, batch: Any) -> None:
+        """The forward of ``batch`` has run in ``wave``, and left its buffers."""
+        return
+
+    def updated(self, wave: int) -> None:
+        """``wave`` has made the update that `finish` came before."""
+        return
+
+    def settle(self) -> int:
+        """All ranks have ended together and made all of their updates: let them become alike.
+
+        Returns:
+            Which wave has the newest weights, the same on all ranks.
+        """
+        return self._setting.newest()
+
     @abstractmethod
     def begins(self, wave: int, number: int, count: int) -> Count:
-        """The next exchange will carry ``count`` micro-batches of this rank, the last of which is batch ``number``."""
+        """The next update of ``wave`` has ``count`` micro-batches of this rank, the last of them batch ``number``."""
 
     @abstractmethod
     def skip(self, wave: int) -> None:
-        """The exchange that has begun is none: no rank gives anything to it."""
+        """The update that has begun is none: no rank gives anything to it."""
 
     @abstractmethod
     def backward(self, wave: int) -> AbstractContextManager[Any]:
@@ -110,7 +149,7 @@ class Exchange(ABC):
 
     @abstractmethod
     def finish(self, wave: int, total: Gradients, count: int) -> tuple[Gradients, float]:
-        """In the turn of ``wave``: the sum over all ranks, or a part of it, and what to divide that by for the mean.
+        """In the turn of ``wave``: the sum of gradients, or a part of it, and what to divide that by for the mean.
 
         Args:
             wave: whose update comes next.
@@ -139,7 +178,13 @@ class Exchange(ABC):
         """All ranks have ended together."""
 
 
-class _Own(Count):
+class Own(Count):
+    """What this rank has for itself.
+
+    Args:
+        count: of micro-batches.
+    """
+
     def __init__(self, count: int) -> None:
         self._count = count
 
@@ -153,14 +198,11 @@ class _Own(Count):
 class Alone(Exchange):
     """This rank trains for itself, whether there are others or not."""
 
-    def attach(self, setting: Setting) -> None:
-        self._unscale = setting.unscale
-
     def watch(self, describe: Callable[[], dict[str, Any]], on_failure: Callable[[BaseException], None]) -> None:
         pass
 
     def begins(self, wave: int, number: int, count: int) -> Count:
-        return _Own(count)
+        return Own(count)
 
     def skip(self, wave: int) -> None:
         pass
@@ -169,7 +211,7 @@ class Alone(Exchange):
         return nullcontext()
 
     def finish(self, wave: int, total: Gradients, count: int) -> tuple[Gradients, float]:
-        self._unscale([gradient for gradient in total if gradient is not None], wave)
+        self._setting.unscale([gradient for gradient in total if gradient is not None], wave)
         return total, count
 
     def state_dict(self) -> dict[str, Any]:

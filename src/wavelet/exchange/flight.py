@@ -34,7 +34,10 @@ class Flight(Count):
         check: Callable[[Flight], None],
     ) -> None:
         self.exchange, self.number = exchange, number
-        self.parcel: Parcel  # given by whoever packs it
+        self.parcel: Parcel  # given by whoever packs it, as are these:
+        self.period = 0  # whose weights are mixed
+        self.share = 0.0  # of this rank in that mean
+        self.others: Tensor | None = None  # beside the buckets
         self._check = check
         self.gone: set[int] = set()
         self.complete = False

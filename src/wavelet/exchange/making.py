@@ -8,23 +8,36 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from wavelet.exchange.all_reduce import AllReduce
 from wavelet.exchange.channel import Channel
+from wavelet.exchange.choice import Choice, Training
 from wavelet.exchange.exchange import Alone, Exchange
-from wavelet.exchange.ordered import OrderedAllReduce
 from wavelet.exchange.ranks import Ranks, group_of
 
 __all__ = ["check_exchange", "connect"]
 
-Choice = AllReduce | Alone | None
 
+def check_exchange(
+    choice: object,
+    timeout: float,
+    model: nn.Module,
+    optimizer: Optimizer,
+    *,
+    update: str,
+    waves: int | str,
+    clip: float | None,
+) -> Choice | None:
+    """The exchange that is wanted; None for a rank that trains alone.
 
-def check_exchange(choice: object, timeout: float, model: nn.Module) -> AllReduce | None:
-    """The all-reduce that is wanted; None for a rank that trains alone.
+    Args:
+        choice: what the user gave as ``exchange``.
+        timeout, model, optimizer, update, waves, clip: as the engine was given them.
 
     Raises:
-        ValueError: it is no exchange, it would outlast the engine's ``timeout``, or the model has sparse gradients.
+        ValueError: it is no exchange, it would outlast the engine's ``timeout``, the model has sparse gradients, or it
+            has no meaning with the rest.
     """
     if choice is None:
         if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
@@ -32,7 +45,7 @@ def check_exchange(choice: object, timeout: float, model: nn.Module) -> AllReduc
         choice = AllReduce(timeout=min(60.0, timeout / 2))
     if isinstance(choice, Alone):
         return None
-    if not isinstance(choice, AllReduce):
+    if not isinstance(choice, Choice):
         raise ValueError(
             f"exchange is a {type(choice).__name__}: give one of wavelet.exchange, such as AllReduce() or Alone()."
         )
@@ -44,11 +57,13 @@ def check_exchange(choice: object, timeout: float, model: nn.Module) -> AllReduc
     for name, module in model.named_modules():
         if getattr(module, "sparse", False) is True:
             raise ValueError(f"{name!r} has sparse gradients, which ranks do not exchange: make it with sparse=False.")
-    return None if dist.get_world_size(group_of(choice.group)) == 1 else choice
+    num_ranks = dist.get_world_size(group_of(choice.group))
+    choice.check(Training(optimizer, update, waves, clip, num_ranks))
+    return None if num_ranks == 1 else choice
 
 
 def connect(
-    choice: AllReduce | None, device: torch.device, facts: Mapping[str, Any], tensors: Sequence[Tensor]
+    choice: Choice | None, device: torch.device, facts: Mapping[str, Any], tensors: Sequence[Tensor]
 ) -> Exchange:
     """Meet the other ranks: all must have the same ``facts``, and ``tensors`` become those of rank 0.
 
@@ -58,7 +73,6 @@ def connect(
     if choice is None:
         return Alone()
     ranks = Ranks(group_of(choice.group), device, choice.timeout - min(6.0, choice.timeout / 4))
-    settings = {"compress": choice.compress, "bucket_mb": choice.bucket_mb, "check_every": choice.check_every}
-    ranks.check_alike({**facts, **settings})
+    ranks.check_alike({**facts, **choice.facts()})
     ranks.broadcast(tensors)
-    return OrderedAllReduce(choice, Channel(ranks))
+    return choice.make(Channel(ranks))

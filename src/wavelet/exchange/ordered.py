@@ -53,7 +53,7 @@ class OrderedAllReduce(Exchange):
         self._pattern: tuple[bool, ...] | None = None
 
     def attach(self, setting: Setting) -> None:
-        self._setting = setting
+        super().attach(setting)
         self._channel.attach(setting)
         usual = self.num_ranks * setting.micro_batches
         # Dividing by a power of two is exact, so it may come first, on the way into the bucket, where it costs nothing.

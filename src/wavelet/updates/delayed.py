@@ -50,5 +50,5 @@ class Delayed(UpdateRule):
             moved.data = parameter.data
             moved.requires_grad_(parameter.requires_grad)
         if gradients is not None:
-            optimizer.step(gradients, hyper_parameters, self.settings.clip_grad_norm)
+            optimizer.step(gradients, hyper_parameters, self._largest_norm(hyper_parameters))
         self.newest = wave

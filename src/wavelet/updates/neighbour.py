@@ -41,7 +41,7 @@ class Neighbour(UpdateRule):
         if len(self._window) == self.num_waves:
             self._window.popleft()
         if finite:
-            self.optimizers[wave].step(mean, hyper_parameters, self.settings.clip_grad_norm)
+            self.optimizers[wave].step(mean, hyper_parameters, self._largest_norm(hyper_parameters))
         self._num_updates[wave] += 1
         if self.settings.resync is not None and self._num_updates[wave] % self.settings.resync == 0:
             self._resync(wave)

@@ -140,6 +140,7 @@ class UpdateRule(ABC):
         self._update(wave, gradients, hyper_parameters)
         if self.loss_scale is not None:
             self.loss_scale.updated(self._waves_seeing_update_of(wave), finite=gradients is not None)
+        self.exchange.updated(wave)
 
     def adopt_optimizer(self, optimizer: Optimizer) -> None:
         """Take over groups and states of the user's optimizer."""
@@ -177,6 +178,13 @@ class UpdateRule(ABC):
         """Give up the sum of gradients that the update of ``wave`` uses, and the number of micro-batches in it."""
         count, self._num_folded[wave] = self._num_folded[wave], 0
         return take_gradients(self.weights[wave]), count
+
+    def _largest_norm(self, hyper_parameters: HyperParameters) -> float | None:
+        """Of the gradient that the optimizer uses."""
+        if self.exchange.max_step_norm is None:
+            return self.settings.clip_grad_norm
+        rate = max(float(group["lr"]) for group in hyper_parameters)
+        return self.exchange.max_step_norm / rate if rate > 0 else None
 
     def _waves_seeing_update_of(self, wave: int) -> Sequence[int]:
         return [wave]

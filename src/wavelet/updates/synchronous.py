@@ -80,4 +80,4 @@ class Synchronous(UpdateRule):
         for own, parameter in zip(optimizer.own, self.weights[wave], strict=True):
             own.requires_grad_(parameter.requires_grad)
         if gradients is not None:
-            optimizer.step(gradients, hyper_parameters, self.settings.clip_grad_norm)
+            optimizer.step(gradients, hyper_parameters, self._largest_norm(hyper_parameters))

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from torch import Tensor
+
 from wavelet.devices import Device
 from wavelet.exchange import Setting
 from wavelet.updates import UpdateRule
@@ -57,7 +59,7 @@ class WaveGroup:
         """Whether this thread is the one that hands in batches: the only one that may lend the baton."""
         return self._caller is threading.current_thread()
 
-    def setting(self, rule: UpdateRule, device: Device) -> Setting:
+    def setting(self, rule: UpdateRule, device: Device, buffers: list[Tensor | None]) -> Setting:
         """What an exchange needs of these waves."""
 
         def drawing(number: int) -> AbstractContextManager[None]:
@@ -65,6 +67,9 @@ class WaveGroup:
 
         return Setting(
             rule.weights,
+            num_trajectories=len(rule.optimizers),
+            newest=lambda: rule.newest,
+            buffers=buffers,
             micro_batches=rule.micro_batches(),
             early=not rule.shares_weights,
             running=device.running,

@@ -97,16 +97,20 @@ class Wave:
             self._attempt(lambda: self._work(task))
 
     def close_round(self, hyper_parameters: HyperParameters) -> None:
-        """In the caller's thread, all waves idle: update with what the wave has of an open round."""
+        """All waves idle: update with what the wave has of an open round."""
+        self.alone("closing the round", lambda: self._rule.update(self.index, hyper_parameters))
 
-        def update() -> None:
+    def alone(self, doing: str, work: Callable[[], None]) -> None:
+        """In the caller's thread, all waves idle: ``work`` as in a turn of this wave."""
+
+        def take_turn() -> None:
             with self._device.running(self.index):
                 self._device.begin_turn(self.index)
-                self._rule.update(self.index, hyper_parameters)
+                work()
                 self._device.end_turn(self.index)
 
-        self.doing = "closing the round"
-        self._attempt(update)
+        self.doing = doing
+        self._attempt(take_turn)
 
     def _run(self) -> None:
         self._device.enter_wave(self.index)
