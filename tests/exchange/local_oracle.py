@@ -52,10 +52,7 @@ class Rank:
         self.counts[key] = self.counts.get(key, 0) + 1
         self.position += 1
         size = self.waves * self.accumulate
-        if self.rule == "synchronous":
-            updates = self.position == size
-        else:
-            updates = self.position > size - self.waves
+        updates = self.position == size if self.rule == "synchronous" else self.position > size - self.waves
         self.position %= size
         return wave if updates else None
 
@@ -213,3 +210,37 @@ class BlockMomentum(Mean):
     @torch.no_grad()
     def left_open(self, trajectory, ranks):
         super().write(trajectory, ranks, self.model[trajectory], True)
+
+
+class LayerWise:
+    """DreamDDP: before update u of a trajectory the parameters of ``assignment[u % H]`` become their mean.
+
+    The mean is over the ranks that have an update, and those whose last one is at most H mixings ago.
+    """
+
+    def __init__(self, ranks, assignment):
+        self.assignment, self.phase, self.fresh = assignment, {}, {}
+
+    def before(self, trajectory, ranks, live):
+        phase = self.phase.get(trajectory, 0)
+        self.phase[trajectory] = (phase + 1) % len(self.assignment)
+        counted = [rank for rank in ranks if rank in live or self.fresh.get((trajectory, id(rank)), 0) > 0]
+        for rank in ranks:
+            self.fresh[trajectory, id(rank)] = max(0, self.fresh.get((trajectory, id(rank)), 0) - 1)
+        self.mix(trajectory, ranks, counted, self.assignment[phase])
+
+    def after(self, trajectory, ranks, live):
+        for rank in live:
+            self.fresh[trajectory, id(rank)] = len(self.assignment)
+
+    def close(self, trajectory, ranks):
+        counted = [rank for rank in ranks if self.fresh.get((trajectory, id(rank)), 0) > 0]
+        if counted:
+            self.mix(trajectory, ranks, counted, range(len(ranks[0].live)))
+
+    @torch.no_grad()
+    def mix(self, trajectory, ranks, counted, indices):
+        for index in indices:
+            mean = sum(rank.weights(trajectory)[index] for rank in counted) / len(counted)
+            for rank in ranks:
+                rank.weights(trajectory)[index].copy_(mean)

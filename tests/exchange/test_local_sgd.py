@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import wavelet
-from wavelet.exchange import BMUF, CELGC, BiasedLocalSGD, LocalSGD, pr_sgd_period
+from wavelet.exchange import BMUF, LocalSGD
 
 from .. import models
 from . import local_oracle
@@ -120,4 +120,6 @@ def test_two_ranks_are_the_oracle(sleeps):
         models.assert_same(mine, theirs)
         for right in expected(2, case):
             for weight, oracles in zip(mine, right, strict=True):
-                torch.testing.assert_close(weight, oracles, rtol=0, atol=0, msg=lambda text, c=case: f"{name(c)}: {text}")
+                torch.testing.assert_close(
+                    weight, oracles, rtol=0, atol=0, msg=lambda text, c=case: f"{name(c)}: {text}"
+                )

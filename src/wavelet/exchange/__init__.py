@@ -7,7 +7,9 @@ from wavelet.exchange.biased import BiasedLocalSGD
 from wavelet.exchange.bmuf import BMUF
 from wavelet.exchange.celgc import CELGC
 from wavelet.exchange.choice import Choice
+from wavelet.exchange.dream_ddp import DreamDDP
 from wavelet.exchange.exchange import Alone, Count, Exchange, Gradients, Setting
+from wavelet.exchange.high_loss import HighLossSampler
 from wavelet.exchange.local_sgd import LocalSGD, pr_sgd_period
 from wavelet.exchange.making import check_exchange, connect
 from wavelet.exchange.pulse import ExchangeError
@@ -20,9 +22,11 @@ __all__ = [
     "BiasedLocalSGD",
     "Choice",
     "Count",
+    "DreamDDP",
     "Exchange",
     "ExchangeError",
     "Gradients",
+    "HighLossSampler",
     "LocalSGD",
     "Setting",
     "check_exchange",

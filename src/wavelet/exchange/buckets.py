@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -72,11 +73,15 @@ class Layout:
             if slots[-1].end * dtype.itemsize >= bucket_bytes:
                 self.buckets.append(Bucket(dtype, tuple(open_slots.pop((dtype, parameter.is_complex())))))
         self.buckets += [Bucket(dtype, tuple(slots)) for (dtype, _), slots in open_slots.items()]
-        self.places = {
-            slot.index: (number, place)
-            for number, bucket in enumerate(self.buckets)
-            for place, slot in enumerate(bucket.slots)
-        }
+        self.places = _places(self.buckets)
+
+    def only(self, numbers: Sequence[int]) -> Layout:
+        """Some of its buckets, counted anew."""
+        part = copy.copy(self)
+        part.buckets = [self.buckets[number] for number in numbers]
+        part.places = _places(part.buckets)
+        part.order = tuple(index for index in self.order if index in part.places)
+        return part
 
 
 class Parcel:
@@ -177,6 +182,11 @@ class Parcel:
         if parameter.is_contiguous() or not _is_dense(parameter):
             return part.view(parameter.shape)
         return part.as_strided(parameter.shape, parameter.stride(), part.storage_offset())
+
+
+def _places(buckets: Sequence[Bucket]) -> dict[int, tuple[int, int]]:
+    """For each parameter the number of its bucket, and its place in there."""
+    return {slot.index: (number, place) for number, each in enumerate(buckets) for place, slot in enumerate(each.slots)}
 
 
 def _real(parameter: nn.Parameter) -> tuple[torch.dtype, int]:

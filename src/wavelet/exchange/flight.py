@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -46,7 +47,10 @@ class Flight(Count):
         self._tell = arrived
         self._works: dict[int, Any] = {}
         self._arrived: set[int] = set()
-        self._size = 1 + size
+        self.seconds: dict[int, float] = {}
+        """From the start of each collective on the CPU, or from the end of the one before it if that is later."""
+        self._last = 0.0
+        self.size = 1 + size
 
     def check(self) -> None:
         """Raise what has failed, or in what the ranks differ.
@@ -59,12 +63,15 @@ class Flight(Count):
     def started(self, number: int, work: Any) -> None:
         """Collective ``number`` is under way."""
         self._works[number] = work
+        begun = time.perf_counter()
 
         def arrived(future: torch.futures.Future[Any]) -> None:
             try:
                 future.value()
             except Exception as error:
                 self.failure = error
+            now = time.perf_counter()
+            self.seconds[number], self._last = now - max(begun, self._last), now
             self._arrived.add(number)
             self._tell(self.exchange, number)
 
@@ -99,4 +106,4 @@ class Flight(Count):
     @property
     def done(self) -> bool:
         """Whether all of it has arrived."""
-        return len(self._arrived) == self._size
+        return len(self._arrived) == self.size

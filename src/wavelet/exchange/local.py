@@ -214,19 +214,25 @@ class Local(Exchange):
     ) -> Flight:
         assert trajectory == self._next
         self._next = (trajectory + 1) % self._setting.num_trajectories
-        share = self._share(trajectory)
-        others = self._buffers.packed(share) if buffers else None
+        share = self._share(trajectory, live=live)
+        others = buffers and self._buffers.any
         return self._weights.begin(wave, number, layout, live=live, share=share, more=more, others=others)
 
     def _mix(self, wave: int, trajectory: int, flight: Flight) -> None:
         """Send what has not left, wait, and write the means."""
-        self._weights.complete(flight, wave)
+        self._complete(wave, flight)
         means = self._weights.means(flight)
-        self._mixed(trajectory)
+        self._mixed(trajectory, flight)
         self._write(wave, trajectory, means, closes=False)
         if flight.others is not None:
             self._buffers.arrived(wave, flight.others)
         self._learn(trajectory, flight, self._weights.know(flight))
+
+    def _complete(self, wave: int, flight: Flight) -> None:
+        """Send what has not left yet."""
+        if not flight.complete:
+            rows = flight.size > 1 + len(flight.parcel.layout.buckets)
+            self._weights.complete(flight, wave, self._buffers.packed(flight.share) if rows else None)
 
     def _check_pattern(self, pattern: tuple[bool, ...], flight: Flight) -> None:
         """Two collectives of different sizes that meet end the process in gloo: where a pattern is new, ask first."""
@@ -251,8 +257,8 @@ class Local(Exchange):
 
     def _close(self, trajectory: int, wave: int) -> None:
         """Of all weights take the mean over the ranks that have something new, if there are any."""
-        share = self._share(trajectory)
-        others = self._buffers.packed(share) if trajectory == 0 else None
+        share = self._share(trajectory, live=False)
+        others = trajectory == 0 and self._buffers.any
         layout = self._layout(self._pattern(wave))
         flight = self._weights.begin(wave, max(self._numbers), layout, live=False, share=share, others=others)
         self._weights.know(flight)
@@ -260,25 +266,26 @@ class Local(Exchange):
             self._weights.skip(flight)
             self._left_open(wave, trajectory)
             return
-        self._weights.complete(flight, wave)
+        self._complete(wave, flight)
         means = self._weights.means(flight)
         self._fresh[trajectory] = self._samples[trajectory] = 0
         self._write(wave, trajectory, means, closes=True)
-        if others is not None:
-            self._buffers.arrived(wave, others)
+        if flight.others is not None:
+            self._buffers.arrived(wave, flight.others)
             self._buffers.mix_now()
 
     @abstractmethod
     def _layout(self, pattern: tuple[bool, ...]) -> Layout:
         """Of all weights that were ever trained."""
 
-    def _mixed(self, trajectory: int) -> None:
+    def _mixed(self, trajectory: int, flight: Flight) -> None:
+        """A mixing has arrived."""
         self._fresh[trajectory] = max(0, self._fresh[trajectory] - 1)
         if not self._fresh[trajectory]:
             self._samples[trajectory] = 0
 
-    def _share(self, trajectory: int) -> float:
-        return self._weigh(self._samples[trajectory]) if self._fresh[trajectory] else 0.0
+    def _share(self, trajectory: int, *, live: bool) -> float:
+        return self._weigh(self._samples[trajectory]) if live or self._fresh[trajectory] else 0.0
 
     def _pattern(self, wave: int) -> tuple[bool, ...]:
         """Which weights were ever trained: one that is frozen midway has drifted before."""

@@ -34,6 +34,11 @@ class MixedBuffers:
         self._snapshot: Tensor | None = None
         self._arrived: _Arrived | None = None
 
+    @property
+    def any(self) -> bool:
+        """Whether there are float buffers."""
+        return bool(self._shapes)
+
     def want(self, wave: int) -> None:
         """What the coming forward of ``wave`` leaves is to be mixed."""
         if self._shapes:
@@ -50,10 +55,8 @@ class MixedBuffers:
             self._snapshots_of.discard(wave)
             self._snapshot = self._row()
 
-    def packed(self, share: float) -> Tensor | None:
-        """What to sum over the ranks; None if there are no float buffers."""
-        if not self._shapes:
-            return None
+    def packed(self, share: float) -> Tensor:
+        """What to sum over the ranks."""
         if self._snapshot is None:  # all waves are idle
             self._snapshot = self._row()
         return self._snapshot * share if share else torch.zeros_like(self._snapshot)
@@ -68,6 +71,7 @@ class MixedBuffers:
         if self._arrived is not None:
             self._apply()
         self._snapshot = None
+        self._snapshots_of.clear()  # an update at a flush has no forward
 
     def state_dict(self) -> dict[str, Any]:
         """What has arrived and waits for a forward."""

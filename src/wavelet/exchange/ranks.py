@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -47,6 +48,7 @@ class Ranks:
     def __init__(self, group: dist.ProcessGroup | None, device: torch.device, timeout: float) -> None:
         members = dist.get_process_group_ranks(group or dist.group.WORLD)
         self.size = len(members)
+        self._device = device
         self.rank = members.index(dist.get_rank())
         backend = "gloo" if device.type == "cpu" else f"cpu:gloo,{device.type}:{_accelerators_backend(device)}"
         self.group: dist.ProcessGroup = dist.new_group(
@@ -88,6 +90,20 @@ class Ranks:
         box = [value]
         dist.broadcast_object_list(box, group=self.group, group_src=0)
         return box[0]
+
+    def link(self) -> tuple[float, float]:
+        """Seconds that an all-reduce takes whatever its size, and for each byte more; as seen by this rank."""
+        small, large = (self._all_reduce_seconds(numel) for numel in (256, 2**18))
+        return small, max(0.0, large - small) / 2**20
+
+    def _all_reduce_seconds(self, numel: int) -> float:
+        tensor, found = torch.zeros(numel, device=self._device), []
+        for _ in range(3):
+            start = time.perf_counter()
+            dist.all_reduce(tensor, group=self.group)
+            tensor[0].item()  # a GPU is waited for
+            found.append(time.perf_counter() - start)
+        return min(found[1:])
 
     def leave(self) -> None:
         """The group is not used any more."""

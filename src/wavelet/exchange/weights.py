@@ -40,7 +40,7 @@ class Weights:
         live: bool,
         share: float,
         more: Sequence[float] = (),
-        others: Tensor | None = None,
+        others: bool = False,
     ) -> Flight:
         """The next exchange; its header leaves now.
 
@@ -51,13 +51,12 @@ class Weights:
             live: whether this rank comes with an update, and not at its end.
             share: of this rank in the mean; 0 for one that has nothing new.
             more: numbers that the header carries, of which all ranks learn the sum: as many on every rank.
-            others: float64 numbers, already times the share, whose sum follows the buckets; on all ranks or on none.
+            others: whether more than weights is to be mixed; on all ranks or on none.
         """
-        flight = self._channel.open(number, len(layout.buckets) + (others is not None), self._check)
+        flight = self._channel.open(number, len(layout.buckets) + others, self._check)
         weights = self._channel.setting.weights[wave]
         flight.parcel = Parcel(layout, weights, share, lambda number, bucket: None)
         flight.share = share
-        flight.others = others
         print_ = zlib.crc32(repr(sorted(layout.places)).encode()) % _MODULUS
         header = torch.tensor([live, share, print_, print_ * print_, *more], dtype=torch.float64)
         self._channel.put(flight, wave, 0, header)
@@ -72,14 +71,15 @@ class Weights:
         if full is not None:
             self._send(flight, wave, full)
 
-    def complete(self, flight: Flight, wave: int) -> None:
-        """Send all that has not left yet."""
+    def complete(self, flight: Flight, wave: int, others: Tensor | None) -> None:
+        """Send all that has not left yet; ``others`` are float64 numbers, already times the share."""
         for index in flight.parcel.layout.order:
             self.put(flight, wave, index)
         for number in flight.parcel.fill():
             self._send(flight, wave, number)
-        if flight.others is not None:
-            self._channel.put(flight, wave, len(flight.parcel.layout.buckets) + 1, flight.others)
+        flight.others = others
+        if others is not None:
+            self._channel.put(flight, wave, len(flight.parcel.layout.buckets) + 1, others)
         flight.complete = True
 
     def know(self, flight: Flight) -> Tensor:
@@ -101,7 +101,7 @@ class Weights:
 
     def skip(self, flight: Flight) -> None:
         """Nothing follows the header, which is known, on any rank."""
-        if flight.parcel.layout.buckets or flight.others is not None:
+        if flight.size > 1:
             self._channel.end(flight)
 
     @torch.no_grad()
