@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check_state", "cloned", "load_into", "state_of", "waves_of"]
 
-VERSION = 2
+VERSION = 3
 
 
 def state_of(engine: Wavelet) -> dict[str, Any]:
@@ -35,6 +35,7 @@ def state_of(engine: Wavelet) -> dict[str, Any]:
         "hyper_parameters": engine._hyper_parameters,
         "wanted": engine._face.read(),
         "kept": rule.kept(),
+        "strategy": _strategy(engine),
         "exchange": engine._exchange.state_dict(),
         "buffers": engine._forward.buffers,
         "random": RandomState(engine._device).state_dict(),
@@ -69,6 +70,11 @@ def check_state(engine: Wavelet, state: dict[str, Any]) -> None:
                 f"the state was saved with {name}={state[name]!r}, this engine has {name}={getattr(engine, name)!r}: "
                 "they must be the same."
             )
+    if state["strategy"] not in (_strategy(engine), "Alone", "AllReduce"):
+        raise ValueError(
+            f"the state was saved with exchange={state['strategy']}, between whose ranks weights may differ, and this "
+            f"engine has {_strategy(engine)}: load it with the same, flush, and go on from those weights."
+        )
     for saved, own in zip(state["weights"], _distinct_weights(engine), strict=True):
         if [tuple(t.shape) for t in saved] != [tuple(p.shape) for p in own]:
             raise ValueError("the state belongs to a model with other parameters.")
@@ -97,7 +103,8 @@ def load_into(engine: Wavelet, state: dict[str, Any]) -> None:
         copy.applied = applied
     rule.load_kept(_map_tensors(state["kept"], lambda tensor: tensor.to(device)))
     engine._forward.buffers[:] = _map_tensors(state["buffers"], lambda tensor: tensor.to(device))
-    if state["exchange"] is not None:  # that of another number of ranks means nothing here
+    # That of another number of ranks, or of another strategy, means nothing here.
+    if state["exchange"] is not None and state["strategy"] == _strategy(engine):
         rule.exchange.load_state_dict(_map_tensors(state["exchange"], lambda tensor: tensor.to(device)))
     if rule.loss_scale is not None:
         rule.loss_scale.load_state_dict(state["loss_scale"])
@@ -111,6 +118,12 @@ def load_into(engine: Wavelet, state: dict[str, Any]) -> None:
     random_state = RandomState(engine._device)
     random_state.load_state_dict(state["random"])
     random_state.restore()
+
+
+def _strategy(engine: Wavelet) -> str:
+    """How its ranks agree."""
+    choice = engine._options.exchange
+    return "Alone" if choice is None else type(choice).__name__
 
 
 def _distinct_weights(engine: Wavelet) -> list[list[torch.nn.Parameter]]:

@@ -1,7 +1,9 @@
 """What holds where ranks train apart: reference values, warm-up, buffers, resuming, refusals, a rank that dies."""
 
 import os
+import pickle
 import time
+from itertools import pairwise
 
 import pytest
 import torch
@@ -22,7 +24,7 @@ from wavelet.exchange import (
 )
 
 from .. import models
-from .ranks import run
+from .ranks import run, started
 from .test_semantics import failures
 
 pytestmark = pytest.mark.distributed
@@ -42,75 +44,51 @@ class Point(nn.Module):
         self.w = nn.Parameter(torch.zeros((), dtype=torch.float64))
 
 
-def quadratic(rank, size, exchange, steps):
-    """½h(w − c)² on each rank, h = (1, .5, 2, 1.5), c = (0, 1, 2, 3), rate 0.1; w after each update, and at the end."""
+def quadratic(rank, size, choices, steps):
+    """½h(w − c)² on each rank, h = (1, .5, 2, 1.5), c = (0, 1, 2, 3), rate 0.1, under each exchange.
+
+    The weight before each update, after the last one, and after the flush.
+    """
     h, c = (1, 0.5, 2, 1.5)[rank], float(rank)
-    net, seen = Point(), []
+    found = []
+    for kind, arguments in choices:
+        net, seen = Point(), []
 
-    def loss(net, batch):
-        seen.append(net.w.item())
-        return 0.5 * h * (net.w - c) ** 2
+        def loss(net, batch, seen=seen):
+            seen.append(net.w.item())
+            return 0.5 * h * (net.w - c) ** 2
 
-    with wavelet.Wavelet(net, torch.optim.SGD(net.parameters(), lr=0.1), loss, waves=1, exchange=exchange()) as engine:
-        for _ in range(steps):
-            engine.step(torch.zeros(1))
-        engine.drain()
-        last = net.w.item()
-    return seen, last, net.w.item()
-
-
-def every(period):
-    return {1: every_1, 2: every_2, 4: every_4, 10: every_10}[period]
-
-
-def every_1():
-    return LocalSGD(1)
+        plain = torch.optim.SGD(net.parameters(), lr=0.1)
+        with wavelet.Wavelet(net, plain, loss, waves=1, exchange=kind(**arguments)) as engine:
+            for _ in range(steps):
+                engine.step(torch.zeros(1))
+            engine.drain()
+            last = net.w.item()
+        found.append((seen, last, net.w.item()))
+    return found
 
 
-def every_2():
-    return LocalSGD(2)
-
-
-def every_4():
-    return LocalSGD(4)
-
-
-def every_10():
-    return LocalSGD(10)
-
-
-@pytest.mark.parametrize(("period", "point"), [(1, 1.8), (2, 1.78378), (4, 1.75260), (10, 1.67225)])
-def test_local_sgd_on_quadratics_ends_where_the_formula_says(period, point):
-    for _, _, w in run(quadratic, 4, every(period), 200):
-        assert w == pytest.approx(point, abs=1e-5)
-
-
-def delayed_mean():
-    return DreamDDP(1, measure=False)
-
-
-def test_dream_ddp_of_period_one_is_averaging_delayed_by_one():
-    found = run(quadratic, 4, delayed_mean, 300)
-    assert sum(last for _, last, _ in found) / 4 == pytest.approx(1.772737, abs=1e-6)
-
-
-def bounded():
-    return CELGC(period=4, max_norm=0.01)
-
-
-def unbounded():
-    return CELGC(period=4, max_norm=float("inf"))
+def test_on_quadratics_weights_end_where_the_formulas_say():
+    points = {1: 1.8, 2: 1.78378, 4: 1.75260, 10: 1.67225}
+    choices = [(LocalSGD, {"period": period}) for period in points]
+    found = run(quadratic, 4, [*choices, (DreamDDP, {"period": 1, "measure": False})], 100)
+    for *local, dream in found:
+        for (_, _, w), point in zip(local, points.values(), strict=True):
+            assert w == pytest.approx(point, abs=1e-5)
+        assert dream[2] == pytest.approx(1.772737, abs=1e-6)  # the mean, delayed by one update
+    assert len({ranks[-1][1] for ranks in found}) == 4  # before the flush they are apart
 
 
 def test_a_step_of_celgc_never_exceeds_its_bound_and_without_one_it_is_local_sgd():
+    bounded, unbounded = {"period": 4, "max_norm": 0.01}, {"period": 4, "max_norm": float("inf")}
+    found = run(quadratic, 2, [(CELGC, bounded), (CELGC, unbounded), (LocalSGD, {"period": 4})], 12)
     moved = set()
-    for seen, _, _ in run(quadratic, 4, bounded, 12):
+    for (seen, _, _), without, local in found:
         for number in range(3):
-            period = seen[4 * number : 4 * number + 4]
-            moved |= {abs(b - a) for a, b in zip(period, period[1:], strict=False)}
+            moved |= {abs(b - a) for a, b in pairwise(seen[4 * number : 4 * number + 4])}
+        assert without == local
     assert max(moved) <= 0.01
     assert max(moved) == pytest.approx(0.01, rel=1e-4)
-    assert run(quadratic, 4, unbounded, 12) == run(quadratic, 4, every_4, 12)
 
 
 def trained(rank, size, options, counts=(12, 12), sizes=(12, 12), norm=False, make=sgd):
@@ -413,12 +391,8 @@ def die(rank, size, kind):
 
 @pytest.mark.parametrize("kind", [LocalSGD, DreamDDP])
 def test_a_rank_that_dies_in_mid_period_is_named(kind):
-    from .ranks import started
-
     with started(die, 2, kind) as (folder, processes):
         processes[0].communicate(timeout=60)
-        import pickle
-
         suspect, seconds = pickle.loads((folder / "result0").read_bytes())
     assert suspect == 1
     assert seconds < 30

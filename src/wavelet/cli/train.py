@@ -1,7 +1,8 @@
 """`wavelet train`: trains a job in waves, or with the ordinary loop.
 
 The fields of its JSON: what was asked (``job``, ``seed``, ``samples_per_batch``, ``threads``, ``compile``, ``waves``,
-``update``, which is ``plain`` for the ordinary loop, ``accumulate``, ``resync``, ``budget``); ``resumed_from``, the
+``update``, which is ``plain`` for the ordinary loop, ``accumulate``, ``resync``, ``budget``, ``exchange``, null on
+one rank); ``resumed_from``, the
 step of the checkpoint from which the run went on, null for none; ``steps`` and ``samples`` trained in this process;
 ``timed_steps`` and ``timed_seconds``, without the warm-up, and ``samples_per_second`` over them, of all ``ranks``;
 ``losses`` of these steps, ``training_loss`` (mean of the last ten), ``validation_loss`` and ``validation_accuracy``,
@@ -20,6 +21,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from wavelet.bench.loops import Loop, PlainLoop, WavesLoop
+from wavelet.cli.exchange import (
+    BlockMomentum,
+    Compress,
+    ExchangeName,
+    MaxNorm,
+    Nesterov,
+    Period,
+    Strategy,
+    Warmup,
+    exchange_text,
+    make_exchange,
+    show_plan,
+)
 from wavelet.cli.options import (
     Accumulate,
     BatchSize,
@@ -49,6 +63,7 @@ from wavelet.report.outputfile import OutputFile
 from wavelet.report.tables import Table, show
 
 if TYPE_CHECKING:
+    from wavelet.exchange import Choice
     from wavelet.jobs import Job
     from wavelet.planning.plan import Plan
 
@@ -70,6 +85,13 @@ def train(
     seed: Seed = 0,
     threads: Threads = None,
     compile: Annotated[bool, typer.Option("--compile", help="Compile the model.")] = False,
+    exchange: ExchangeName = Strategy.allreduce,
+    period: Period = None,
+    warmup: Warmup = 0,
+    compress: Compress = None,
+    max_norm: MaxNorm = None,
+    block_momentum: BlockMomentum = None,
+    nesterov: Nesterov = False,
     plain: Annotated[bool, typer.Option("--plain", help="Train the ordinary loop, to compare.")] = False,
     report: Report = None,
     trace: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write a Perfetto trace here.")] = None,
@@ -96,13 +118,23 @@ def train(
     _check(
         given(context, "waves", "update", "resync", "budget", "report", "trace", "save"), options, plain, steps, epochs
     )
+    arguments = {
+        "period": period,
+        "warmup": warmup,
+        "compress": compress,
+        "max_norm": max_norm,
+        "block_momentum": block_momentum,
+        "nesterov": nesterov,
+    }
+    choice = make_exchange(exchange, given(context, "exchange", *arguments), **arguments)
     at = check_saving(save, resume, given(context, "every", "resume", "keep"))
     set_threads(threads)
     loaded = load_job(job, seed=seed, batch_size=batch_size)
     seed_rank(seed)
     if plain:
         options = {"waves": 1, "update": "plain", "accumulate": accumulate, "resync": None, "budget": None}
-    loop = _loop(loaded, options, compile)
+    agreement = exchange_text(choice) if num_ranks() > 1 else None
+    loop = _loop(loaded, options, compile, choice)
     saver: Saver | None = None
     if save is not None:
         assert isinstance(loop, WavesLoop)  # --plain does not know --save
@@ -118,11 +150,14 @@ def train(
     elif isinstance(loop, WavesLoop):
         options["waves"] = loop.engine.waves
     if target:  # all files before anything is printed, which can fail
-        result = {"command": "train", **about(loaded, seed), "compile": compile, **options, **outcome.fields}
+        result = {"command": "train", **about(loaded, seed), "compile": compile, **options}
+        result |= {"exchange": agreement, **outcome.fields}
         target.write({**result, "plan": plan.to_json() if plan else None})
     if page or traced:
         _draw(loaded, seed, plan, outcome, page, traced)
-    _show(loaded, options, outcome, plan)
+    _show(loaded, options, outcome, plan, agreement)
+    if isinstance(loop, WavesLoop):
+        show_plan(loop.engine)
     if outcome.failure:
         raise outcome.failure
 
@@ -185,7 +220,7 @@ def _check(typed: list[str], options: dict[str, Any], plain: bool, steps: int | 
         raise Refusal("--plain trains on one rank, and it was started on several: use wavelet bench --ranks to compare")
 
 
-def _loop(job: Job, options: dict[str, Any], compile: bool) -> Loop:
+def _loop(job: Job, options: dict[str, Any], compile: bool, exchange: Choice | None) -> Loop:
     """The plain loop or the engine.
 
     Raises:
@@ -193,13 +228,13 @@ def _loop(job: Job, options: dict[str, Any], compile: bool) -> Loop:
     """
     if options["update"] != "plain":
         with refusing(ValueError):
-            return WavesLoop(job, **options, compile=compile)
+            return WavesLoop(job, **options, compile=compile, exchange=exchange)
     return PlainLoop(job, accumulate=options["accumulate"], compile=compile)
 
 
-def _show(job: Job, options: dict[str, Any], outcome: Outcome, plan: Plan | None) -> None:
+def _show(job: Job, options: dict[str, Any], outcome: Outcome, plan: Plan | None, agreement: str | None) -> None:
     num_waves, fields = options["waves"], outcome.fields
-    ranks = f" on {num_ranks()} ranks" if num_ranks() > 1 else ""
+    ranks = f" on {num_ranks()} ranks, {agreement}" if agreement else ""
     how = "plain loop" if options["update"] == "plain" else f"{num_waves} waves, {options['update']}"
     table = Table(f"{job.name}: {how.replace('1 waves', '1 wave')}{ranks}", ("", "value"), numbers=("value",))
     table.row("samples/s", significant(fields["samples_per_second"]))

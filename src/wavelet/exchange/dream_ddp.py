@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -20,6 +20,9 @@ from wavelet.exchange.exchange import Count, Exchange, Gradients, Setting
 from wavelet.exchange.flight import Flight
 from wavelet.exchange.local import Local, copy_means
 from wavelet.exchange.schedule import Schedule, Times
+
+if TYPE_CHECKING:
+    from wavelet.planning import PartialSyncPlan
 
 __all__ = ["DreamDDP", "Partial"]
 
@@ -95,6 +98,11 @@ class Partial(Local):
                     parameter.requires_grad_(True)  # or no hook can be registered
                     parameter.register_post_accumulate_grad_hook(self._hook(wave, index))
                     parameter.requires_grad_(trains)
+
+    @property
+    def plan(self) -> PartialSyncPlan | None:
+        """Of the open period; None if nothing was ever trained."""
+        return self.schedule(max(self._period), tuple(self._trained)).plan
 
     def schedule(self, period: int, trained: tuple[bool, ...]) -> Schedule:
         """What is sent in a period, of the weights that were ever trained."""
