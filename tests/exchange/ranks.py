@@ -4,6 +4,7 @@ import contextlib
 import os
 import pickle
 import tempfile
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -23,6 +24,24 @@ def run(function, size, *arguments, timeout=150, codes=(0,)):
         for number, (rank, output) in enumerate(zip(ranks, outputs, strict=True)):
             assert rank.returncode in codes, f"rank {number} ended with {rank.returncode}:\n{output[-3000:]}"
         return [pickle.loads((folder / f"result{rank}").read_bytes()) for rank in range(size)]
+
+
+def failures(size, function, *arguments):
+    """Of each rank, what `fail_with` gives.
+
+    A process whose engine has failed ends at once with 1 if other ranks never came to a collective that it started.
+    """
+    return run(fail_with, size, function, *arguments, codes=(0, 1))
+
+
+def fail_with(rank, size, function, *arguments):
+    """The error that ``function`` raises on this rank, and after how many seconds."""
+    start = time.monotonic()
+    try:
+        function(rank, size, *arguments)
+    except Exception as error:
+        return type(error).__name__, str(error), time.monotonic() - start
+    return None
 
 
 @contextlib.contextmanager
