@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from multiprocessing.reduction import send_handle
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -50,19 +51,24 @@ def _end_servers():
 
 
 class Process:
-    """One that runs a function; its words are those of `subprocess.Popen`."""
+    """Calls an importable function; its words are those of `subprocess.Popen`. Files that are not given are nowhere."""
 
-    def __init__(self, server, output, call, environment):
-        self.returncode = None
-        self._server, self._output = server, output
-        server.connection.send((output, {**environment, "PYTHONPATH": PYTHONPATH}, Path.cwd(), call))
-        self.pid = server.connection.recv()
+    def __init__(self, function, *arguments, stdin=None, stdout=None, stderr=None, env=None, cwd=None):
+        self.stdin, self.stdout, self.stderr, self.returncode = stdin, stdout, stderr, None
+        self._server = _IDLE.pop(0) if _IDLE else _Server()
+        environment = {**(os.environ if env is None else env), "PYTHONPATH": PYTHONPATH}
+        self._server.connection.send((pickle.dumps((function, arguments)), environment, cwd or Path.cwd()))
+        with Path(os.devnull).open("r+b") as nowhere:
+            for file in (stdin, stdout, stderr):
+                send_handle(self._server.connection, (file or nowhere).fileno(), None)
+        self.pid = self._server.connection.recv()
 
     def wait(self, timeout=None):
         if self.returncode is None:
             if not self._server.connection.poll(timeout):
                 raise subprocess.TimeoutExpired(f"process {self.pid}", timeout)
             self.returncode = self._server.connection.recv()
+            _IDLE.append(self._server)
         return self.returncode
 
     def poll(self):
@@ -71,9 +77,9 @@ class Process:
         return self.returncode
 
     def communicate(self, timeout=None):
-        """All that it has printed, once it has ended."""
+        """What is in its files once it has ended."""
         self.wait(timeout)
-        return self._output.read_bytes(), None
+        return _contents(self.stdout), _contents(self.stderr)
 
     def send_signal(self, number):
         if self.poll() is None:
@@ -83,23 +89,37 @@ class Process:
         self.send_signal(signal.SIGKILL)
 
 
-@contextlib.contextmanager
-def started(calls, environment=None):
-    """A process for each of ``calls``, pairs of an importable function and its arguments; at the end they are killed.
+def _contents(file):
+    if file is not None:
+        file.seek(0)
+        return file.read()
+    return None
 
-    They print into files, so none waits for somebody to read, and their working folder is that of this process.
+
+@contextlib.contextmanager
+def started(*calls, env=None):
+    """A process for each of ``calls``, tuples of a function and its arguments; those left at the end are killed.
+
+    They print into files, errors among the rest, so none waits for somebody to read.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        servers = [_IDLE.pop(0) if _IDLE else _Server() for _ in calls]
+    with contextlib.ExitStack() as stack:
         processes = []
+        for function, *arguments in calls:
+            file = stack.enter_context(tempfile.TemporaryFile())
+            processes.append(Process(function, *arguments, stdout=file, stderr=file, env=env))
+            stack.callback(processes[-1].wait)
+        for process in processes:
+            stack.callback(process.kill)
+        yield processes
+
+
+def completed(function, *arguments, timeout=120, **options):
+    """The `subprocess.CompletedProcess` of a process that calls a function, with what it has printed as text."""
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
+        process = Process(function, *arguments, stdout=out, stderr=errors, **options)
         try:
-            for number, (server, call) in enumerate(zip(servers, calls, strict=True)):
-                output = Path(folder, f"output{number}")
-                processes.append(Process(server, output, pickle.dumps(call), environment or dict(os.environ)))
-            yield processes
+            printed = process.communicate(timeout)
         finally:
-            for process in processes:
-                process.kill()
-            for process in processes:
-                process.wait()
-            _IDLE.extend(servers)
+            process.kill()
+            process.wait()
+        return subprocess.CompletedProcess(arguments, process.returncode, *printed)

@@ -43,7 +43,7 @@ def ends(how):
     ],
 )
 def test_every_end(how, code, words):
-    with started([(ends, (how,))]) as (process,):
+    with started((ends, how)) as (process,):
         printed = process.communicate(60)[0].decode()
         assert (process.returncode, process.poll()) == (code, code)
     assert printed.startswith("begun\n")
@@ -59,7 +59,7 @@ def test_two_side_by_side_have_little_in_common(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     told = []
     for _ in range(2):  # the second time by the same servers
-        with started([(tell, ())] * 2, {**os.environ, "GIVEN": "so"}) as both:
+        with started((tell,), (tell,), env={**os.environ, "GIVEN": "so"}) as both:
             told += [process.communicate(60)[0].decode().split() for process in both]
     for number, same in ((0, 2), (1, 2), (2, 4)):
         assert len({each[number] for each in told}) == same
@@ -67,7 +67,7 @@ def test_two_side_by_side_have_little_in_common(tmp_path, monkeypatch):
 
 
 def test_one_that_does_not_end():
-    with started([(time.sleep, (1000,))]) as (process,):
+    with started((time.sleep, 1000)) as (process,):
         process.send_signal(signal.SIGSTOP)
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(0.2)

@@ -49,8 +49,8 @@ def started(function, size, *arguments):
     """The processes of `run`, and the folder of their results; those that still run at the end are killed."""
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
     with tempfile.TemporaryDirectory() as name:
-        calls = [(_be_a_rank, (Path(name), rank, size, function, arguments)) for rank in range(size)]
-        with processes.started(calls, environment) as ranks:
+        calls = [(_be_a_rank, Path(name), rank, size, function, arguments) for rank in range(size)]
+        with processes.started(*calls, env=environment) as ranks:
             yield Path(name), ranks
 
 
