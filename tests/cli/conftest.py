@@ -1,9 +1,11 @@
 """The command line as a user runs it: a process of its own, and a job of a few milliseconds."""
 
-import subprocess
+import runpy
 import sys
 
 import pytest
+
+from ..processes import completed
 
 TINY = """
 import torch
@@ -35,13 +37,18 @@ def tiny(tmp_path):
     return write_job(tmp_path / "tiny.py")
 
 
+def command_line(*arguments):
+    """What ``python -m wavelet`` does."""
+    sys.argv[1:] = arguments
+    runpy.run_module("wavelet", run_name="__main__", alter_sys=True)
+
+
 @pytest.fixture
 def wavelet(tmp_path):
     """Runs a command in an empty folder; gives the finished process."""
 
     def run(*arguments):
-        command = [sys.executable, "-m", "wavelet", *map(str, arguments)]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+        return completed(command_line, *map(str, arguments), cwd=tmp_path)
 
     return run
 

@@ -183,7 +183,7 @@ def test_force_starts_afresh(here, tmp_path):
 
 
 def test_a_disk_that_is_full(here, tmp_path, monkeypatch):
-    from tests.test_checkpoints import refuse_writing
+    from tests.checkpoints.folders import refuse_writing
 
     assert here("--steps", 4, "--save", "run")[0] == 0
     with monkeypatch.context() as patch:

@@ -58,3 +58,41 @@ def test_between_steps_the_caller_may_use_all_its_cores():
             engine.step(batch)
             seen.append(os.sched_getaffinity(0))
     assert seen == [before] * 5
+
+
+WITHOUT_CUDA = """
+import sys, types, torch
+from torch import nn
+
+def forbidden(name):
+    def call(*args, **kwargs):
+        caller = sys._getframe(1).f_code.co_filename
+        if "wavelet" in caller:
+            raise AssertionError(f"torch.cuda.{{name}} is called by {{caller}}")
+        return originals[name](*args, **kwargs)
+    return call
+
+originals = {{name: value for name, value in vars(torch.cuda).items() if isinstance(value, types.FunctionType)}}
+for name in originals:
+    setattr(torch.cuda, name, forbidden(name))
+sys.path.insert(0, {root!r})
+import wavelet
+from tests.models import mlp, loss, batches
+for checkpointing in (None, "plain"):
+    for rule in ("neighbour", "synchronous", "delayed"):
+        model = mlp(depth=1, checkpointing=checkpointing)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        with wavelet.Wavelet(model, optimizer, loss, update=rule, clip_grad_norm=1.0) as engine:
+            for batch in batches(4):
+                engine.step(batch)
+            engine.load_state_dict(engine.state_dict())
+assert "wavelet.devices.cuda" not in sys.modules
+assert not torch.cuda.is_initialized()
+print("trained")
+"""
+
+
+def test_the_cpu_path_never_touches_cuda(pytestconfig):
+    code = WITHOUT_CUDA.format(root=str(pytestconfig.rootpath))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr

@@ -80,7 +80,6 @@ def run(spec: RankSpec, send: Any) -> dict[str, Any]:
         ``validation_loss`` and ``validation_accuracy`` (None where there is none).
     """
     from wavelet.devices.allocator import install_from_environment
-    from wavelet.report.machine import peak_resident_bytes
 
     install_from_environment()
     if hasattr(os, "sched_setaffinity"):
@@ -89,25 +88,33 @@ def run(spec: RankSpec, send: Any) -> dict[str, Any]:
     torch.set_num_threads(len(spec.cores))
     born = time.monotonic()
     with _process_group(spec):
-        job, loop = _build(spec)
-        exchange_alone = spec.system.kind == "all-reduce"
-        source: Iterator[Any] = itertools.repeat(None) if exchange_alone else batches(job.loader)
-        losses, on_loss = last_losses(send)
-        with loop:
-            drive(loop, source, 1)
-            send("first_step", seconds=time.monotonic() - born)
-            drive(loop, source, spec.warmup - 1)
-            send("ready")
-            if not sys.stdin.readline():
-                raise BrokenPipeError
-            before = link_sent_bytes(spec.link) if spec.link else 0
-            start = time.monotonic()
-            steps, _ = drive(loop, source, spec.steps, behind=2 * spec.system.waves, on_loss=on_loss)
-            end = time.monotonic()
-            sent = link_sent_bytes(spec.link) - before if spec.link else _computed(spec, job)
-        peak = peak_resident_bytes()
-        wanted = spec.evaluate and spec.rank == 0 and spec.system.trains and job.validation is not None
-        validation = job.evaluate() if wanted else None
+        return _measure(spec, send, born)
+
+
+def _measure(spec: RankSpec, send: Any, born: float) -> dict[str, Any]:
+    """What `run` gives. DDP ends here, before the process group: as its last owner it would wait for gloo's threads
+    with the interpreter's lock in hand, and one of them may be waiting for the lock."""
+    from wavelet.report.machine import peak_resident_bytes
+
+    job, loop = _build(spec)
+    exchange_alone = spec.system.kind == "all-reduce"
+    source: Iterator[Any] = itertools.repeat(None) if exchange_alone else batches(job.loader)
+    losses, on_loss = last_losses(send)
+    with loop:
+        drive(loop, source, 1)
+        send("first_step", seconds=time.monotonic() - born)
+        drive(loop, source, spec.warmup - 1)
+        send("ready")
+        if not sys.stdin.readline():
+            raise BrokenPipeError
+        before = link_sent_bytes(spec.link) if spec.link else 0
+        start = time.monotonic()
+        steps, _ = drive(loop, source, spec.steps, behind=2 * spec.system.waves, on_loss=on_loss)
+        end = time.monotonic()
+        sent = link_sent_bytes(spec.link) - before if spec.link else _computed(spec, job)
+    peak = peak_resident_bytes()
+    wanted = spec.evaluate and spec.rank == 0 and spec.system.trains and job.validation is not None
+    validation = job.evaluate() if wanted else None
     return {
         "start": start,
         "end": end,

@@ -105,22 +105,28 @@ def run(spec: Spec, send: Any) -> dict[str, Any]:
     torch.set_flush_denormal(True)
     torch.set_num_threads(spec.system.threads)
     born = time.monotonic()
-    losses, on_loss = last_losses(send)
     with _ranks(spec):
-        job, loop = _build(spec)
-        source = batches(job.loader)
-        with loop:
-            drive(loop, source, 1)
-            send("first_step", seconds=time.monotonic() - born)
-            drive(loop, source, spec.warmup - 1)
-            send("ready")
-            if not sys.stdin.readline():
-                raise BrokenPipeError
-            start = time.monotonic()
-            steps, _ = drive(loop, source, spec.steps, behind=2 * spec.system.waves, on_loss=on_loss)
-            end = time.monotonic()
-        peak = _peak()
-        validation = job.evaluate() if spec.evaluate and spec.rank == 0 and job.validation is not None else None
+        return _measure(spec, send, born)
+
+
+def _measure(spec: Spec, send: Any, born: float) -> dict[str, Any]:
+    """What `run` gives. DDP ends here, before the process group: as its last owner it would wait for gloo's threads
+    with the interpreter's lock in hand, and one of them may be waiting for the lock."""
+    losses, on_loss = last_losses(send)
+    job, loop = _build(spec)
+    source = batches(job.loader)
+    with loop:
+        drive(loop, source, 1)
+        send("first_step", seconds=time.monotonic() - born)
+        drive(loop, source, spec.warmup - 1)
+        send("ready")
+        if not sys.stdin.readline():
+            raise BrokenPipeError
+        start = time.monotonic()
+        steps, _ = drive(loop, source, spec.steps, behind=2 * spec.system.waves, on_loss=on_loss)
+        end = time.monotonic()
+    peak = _peak()
+    validation = job.evaluate() if spec.evaluate and spec.rank == 0 and job.validation is not None else None
     return {
         "start": start,
         "end": end,

@@ -15,10 +15,10 @@ import wavelet
 from wavelet.exchange import Alone
 from wavelet.jobs.seeds import set_seeds
 
-from .exchange.ranks import run
-from .models import assert_same, batches, loss, mlp, trained_weights
-from .test_checkpoints import Numbered, fill, names, steps_in
-from .test_saving import final
+from ..exchange.ranks import run
+from ..models import assert_same, batches, loss, mlp, trained_weights
+from ..test_saving import final
+from .folders import Numbered, fill, names, steps_in
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(400)]
 
