@@ -24,8 +24,7 @@ from wavelet.exchange import (
 )
 
 from .. import models
-from .ranks import run, started
-from .test_semantics import failures
+from .ranks import failures, run, started
 
 pytestmark = pytest.mark.distributed
 
@@ -71,7 +70,7 @@ def quadratic(rank, size, choices, steps):
 def test_on_quadratics_weights_end_where_the_formulas_say():
     points = {1: 1.8, 2: 1.78378, 4: 1.75260, 10: 1.67225}
     choices = [(LocalSGD, {"period": period}) for period in points]
-    found = run(quadratic, 4, [*choices, (DreamDDP, {"period": 1, "measure": False})], 100)
+    found = run(quadratic, 4, [*choices, (DreamDDP, {"period": 1, "measure": False})], 140)
     for *local, dream in found:
         for (_, _, w), point in zip(local, points.values(), strict=True):
             assert w == pytest.approx(point, abs=1e-5)

@@ -70,3 +70,13 @@ def test_an_exception_is_shown_by_torchrun_with_its_rank(tmp_path):
     assert run.returncode != 0
     assert "wavelet (rank 1): the run failed: KeyError: 'no such sample'" in run.stderr
     assert "rank      : 1" in run.stderr  # torchrun's own table names the first that failed
+
+
+def test_train_with_a_strategy_shows_it_and_its_plan(tmp_path):
+    target = tmp_path / "run.json"
+    arguments = ["--exchange", "dreamddp", "--period", "3", "--steps", "20", "--json", str(target)]
+    run = torchrun("train", "char-lstm", *arguments)
+    assert run.returncode == 0, run.stderr
+    assert "2 ranks, DreamDDP(period=3)" in run.stdout
+    assert "Partial synchronisation" in run.stdout
+    assert json.loads(target.read_text())["exchange"] == "DreamDDP(period=3)"
