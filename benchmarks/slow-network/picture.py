@@ -30,6 +30,7 @@ def draw(title: str, rows: Sequence[Row], runs: Sequence[Run], path: Path) -> No
     bars = figure.add_subplot(grid[0, :])
     _draw_bars(bars, rates, rows, colours)
     bars.set_title(title)
+    figure.legend(loc="outside lower center", fontsize="small", ncols=3 * max(len(rates), 2))
     first: Axes | None = None
     for column, rate in enumerate(rates):
         axes = figure.add_subplot(grid[1, column], sharey=first)
@@ -60,7 +61,7 @@ def _draw_bars(axes: Axes, rates: Sequence[str], rows: Sequence[Row], colours: d
         axes.bar(where, middle, width, yerr=[below, above], label=system, **look)
     axes.set(xticks=range(len(rates)), xticklabels=rates, ylabel="ms a step", yscale="log")
     axes.yaxis.set_major_formatter("{x:g}")
-    axes.legend(fontsize="small", ncols=2)
+    axes.yaxis.set_minor_formatter("{x:g}")
 
 
 def _draw_losses(axes: Axes, runs: Sequence[Run], colours: dict[str, str]) -> None:

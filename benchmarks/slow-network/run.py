@@ -27,7 +27,7 @@ from wavelet.cli.options import Refusal, load_job
 from wavelet.jobs import Job
 from wavelet.jobs.loading import JobFileError
 from wavelet.report.jsonfile import JsonFile
-from wavelet.report.machine import machine, versions
+from wavelet.report.machine import available_cores, machine, versions
 from wavelet.report.numbers import count, ratio, significant
 from wavelet.report.outputfile import OutputFile
 from wavelet.report.progress import Bar
@@ -53,6 +53,8 @@ def main() -> int:
     systems = [name for name in arguments.systems if name not in left_out]
     if not systems:
         return 2
+    if plan.hosts > (cores := available_cores()):
+        print(f"{plan.hosts} hosts share {cores} cores: steps take longer than with a core for each", file=sys.stderr)
     about = _about(plan, job, left_out)
     try:
         return _measure(plan, arguments.rates, systems, about, *files)
