@@ -28,9 +28,9 @@ class Plan:
 
     Args:
         spec: a built-in job or a job file; `job` is its name.
-        period: steps from one averaging to the next.
+        period: updates of a wave from one averaging to the next.
         warmup: steps before the clock starts.
-        steps: timed steps; `validations` of them in equal stretches, each a whole number of periods.
+        steps: timed steps; `validations` of them in equal stretches, each a whole number of periods of all waves.
         seed: of the first round; round r uses ``seed + r``.
         batch_size: samples in one batch of one rank; the job's own if None.
     """

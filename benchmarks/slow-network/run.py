@@ -150,14 +150,15 @@ def _check(arguments: argparse.Namespace) -> tuple[Plan, Job, tuple[JsonFile | N
     reason = why_not()
     if reason is not None:
         raise ValueError(f"there can be no hosts here: {reason}")
-    period, warmup = arguments.period, arguments.period if arguments.warmup is None else arguments.warmup
-    if warmup % period or warmup < period:
-        raise ValueError(f"--warmup {warmup} is not possible: give whole periods of {period} steps, one at least")
-    if arguments.steps % (period * arguments.validations):
-        raise ValueError(
-            f"--steps {arguments.steps} is not possible: the steps before each of {arguments.validations} validations "
-            f"must be whole periods of {period}, so give a multiple of {period * arguments.validations}"
-        )
+    # Each wave counts its own updates, so a period of K waves takes K times as many steps.
+    whole = arguments.period * max(SYSTEMS[name].waves for name in arguments.systems)
+    warmup = 2 * whole if arguments.warmup is None else arguments.warmup
+    for name, steps, of in (("warmup", warmup, whole), ("steps", arguments.steps, whole * arguments.validations)):
+        if steps % of:
+            raise ValueError(
+                f"--{name} {steps} is not possible: a period of all waves takes {whole} steps, and the warm-up and what "
+                f"is before each of {arguments.validations} validations are whole ones: give a multiple of {of}"
+            )
     environment(arguments.allocator)
     job = load_job(arguments.job, seed=arguments.seed, batch_size=arguments.batch_size)
     if job.validation is None:
@@ -169,7 +170,7 @@ def _check(arguments: argparse.Namespace) -> tuple[Plan, Job, tuple[JsonFile | N
     plan = Plan(
         job=job.name,
         spec=arguments.job,
-        period=period,
+        period=arguments.period,
         warmup=warmup,
         batch_size=arguments.batch_size,
         allocator=arguments.allocator,
@@ -184,9 +185,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--hosts", type=_at_least(2), default=2, help="each is one rank on one core (2)")
     parser.add_argument("--rates", type=_rates, default="50mbit,100mbit,200mbit,500mbit", help="of each link, in turn")
     parser.add_argument("--systems", type=_systems, default=",".join(SYSTEMS), help=", ".join(SYSTEMS))
-    parser.add_argument("--period", type=_at_least(2), default=10, help="steps from one averaging to the next (10)")
+    parser.add_argument(
+        "--period", type=_at_least(2), default=10, help="updates of a wave between two averagings (10)"
+    )
     parser.add_argument("--max-norm", type=float, default=1.0, help="of a local gradient, for celgc (1)")
-    parser.add_argument("--warmup", type=_at_least(1), help="steps before the clock starts (one period)")
+    parser.add_argument("--warmup", type=_at_least(1), help="steps before the clock starts (two periods)")
     parser.add_argument("--steps", type=_at_least(1), default=80, help="timed steps (80)")
     parser.add_argument("--validations", type=_at_least(1), default=4, help="during the timed steps (4)")
     parser.add_argument("--rounds", type=_at_least(1), default=3, help="in which all systems take turns (3)")

@@ -25,7 +25,7 @@ class Setting:
     """What a rank makes its loop with.
 
     Args:
-        period: steps from one averaging to the next.
+        period: updates of a wave from one averaging to the next; of systems without waves, steps.
         max_norm: what CELGC clips a local gradient to.
     """
 
