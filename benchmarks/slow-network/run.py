@@ -156,8 +156,8 @@ def _check(arguments: argparse.Namespace) -> tuple[Plan, Job, tuple[JsonFile | N
     for name, steps, of in (("warmup", warmup, whole), ("steps", arguments.steps, whole * arguments.validations)):
         if steps % of:
             raise ValueError(
-                f"--{name} {steps} is not possible: a period of all waves takes {whole} steps, and the warm-up and what "
-                f"is before each of {arguments.validations} validations are whole ones: give a multiple of {of}"
+                f"--{name} {steps} is not possible: a period of all waves takes {whole} steps, and the warm-up and the "
+                f"steps before each of {arguments.validations} validations are whole ones: give a multiple of {of}"
             )
     environment(arguments.allocator)
     job = load_job(arguments.job, seed=arguments.seed, batch_size=arguments.batch_size)
@@ -185,9 +185,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--hosts", type=_at_least(2), default=2, help="each is one rank on one core (2)")
     parser.add_argument("--rates", type=_rates, default="50mbit,100mbit,200mbit,500mbit", help="of each link, in turn")
     parser.add_argument("--systems", type=_systems, default=",".join(SYSTEMS), help=", ".join(SYSTEMS))
-    parser.add_argument(
-        "--period", type=_at_least(2), default=10, help="updates of a wave between two averagings (10)"
-    )
+    parser.add_argument("--period", type=_at_least(2), default=10, help="updates of a wave between two averagings (10)")
     parser.add_argument("--max-norm", type=float, default=1.0, help="of a local gradient, for celgc (1)")
     parser.add_argument("--warmup", type=_at_least(1), help="steps before the clock starts (two periods)")
     parser.add_argument("--steps", type=_at_least(1), default=80, help="timed steps (80)")
