@@ -25,7 +25,7 @@ from wavelet.bench.worker import NUM_SEEDS, last_losses, serve
 if TYPE_CHECKING:
     from wavelet.jobs import Job
 
-__all__ = ["RankSpec", "main"]
+__all__ = ["RankSpec", "main", "make_ddp", "process_group"]
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def run(spec: RankSpec, send: Any) -> dict[str, Any]:
     torch.set_flush_denormal(True)
     torch.set_num_threads(len(spec.cores))
     born = time.monotonic()
-    with _process_group(spec):
+    with process_group(spec.rendezvous, spec.rank, spec.ranks):
         return _measure(spec, send, born)
 
 
@@ -180,14 +180,15 @@ def _build(spec: RankSpec) -> tuple[Job, Loop]:
         dtype = torch.bfloat16 if system.precision == "bf16" else torch.float32
         return job, _AllReduceLoop(torch.zeros(_gradient_bytes(job) // 4, dtype=dtype))
     if system.kind == "ddp":
-        return job, _DDPLoop(job, _ddp(job, system), system.accumulate)
+        return job, _DDPLoop(job, make_ddp(job, system), system.accumulate)
     from wavelet.exchange import AllReduce
 
     exchange = AllReduce(compress="bf16" if system.precision == "bf16" else None)
     return job, WavesLoop(job, waves=system.waves, update=system.update, exchange=exchange)
 
 
-def _ddp(job: Job, system: RankSystem) -> DistributedDataParallel:
+def make_ddp(job: Job, system: RankSystem) -> DistributedDataParallel:
+    """The job's model in DDP, as `system` says."""
     model = DistributedDataParallel(
         job.model,
         bucket_cap_mb=system.bucket_mb,
@@ -213,12 +214,15 @@ def _computed(spec: RankSpec, job: Job) -> float:
 
 
 @contextlib.contextmanager
-def _process_group(spec: RankSpec) -> Iterator[None]:
-    """A gloo process group among the ranks; those that exchange nothing have it too, to share out the data."""
+def process_group(rendezvous: str, rank: int, ranks: int) -> Iterator[None]:
+    """A gloo process group among the ranks; those that exchange nothing have it too, to share out the data.
+
+    Args:
+        rendezvous: a file that does not exist yet, where the ranks meet.
+    """
     if sys.platform.startswith("linux"):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    init = f"file://{spec.rendezvous}"
-    dist.init_process_group("gloo", init_method=init, rank=spec.rank, world_size=spec.ranks)
+    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=ranks)
     try:
         yield
     finally:
