@@ -79,6 +79,8 @@ class BlockMomentum(Outer):
         self.begins(trajectory, weights)  # a rank that has never had a batch
         name = str(trajectory)
         moved = {index: mean for index, mean in enumerate(means) if mean is not None}
+        if not moved:
+            return
         model = [self._kept(self._model[name], index, mean) for index, mean in moved.items()]
         change = [self._kept(self._change[name], index, torch.zeros_like(mean)) for index, mean in moved.items()]
         gained = list(moved.values())  # becomes G, in the mean's own memory

@@ -117,7 +117,8 @@ class Channel:
     def fail(self, error: BaseException) -> None:
         """Tell the other ranks that this one stops."""
         atexit.register(_leave_at_once, self._under_way)
-        if self._pulse is not None and not isinstance(error, ExchangeError):
+        known = isinstance(error, ExchangeError) and error.suspect is not None  # it has been told, or was heard
+        if self._pulse is not None and not known:
             self._pulse.tell(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
         self.forget()
 

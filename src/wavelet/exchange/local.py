@@ -310,4 +310,5 @@ _LISTS = ("warmed", "phase", "period", "fresh", "samples", "trained", "numbers",
 def copy_means(weights: Sequence[Tensor], means: Gradients) -> None:
     """Let each weight be its mean, where there is one."""
     pairs = [(weight, mean) for weight, mean in zip(weights, means, strict=True) if mean is not None]
-    torch._foreach_copy_([weight for weight, _ in pairs], [mean for _, mean in pairs])
+    if pairs:
+        torch._foreach_copy_([weight for weight, _ in pairs], [mean for _, mean in pairs])
