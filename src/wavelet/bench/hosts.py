@@ -26,6 +26,7 @@ INTERFACE = "eth0"
 _MOST = 250
 _SECONDS_OF_BURST = 0.002
 _LEAST_BURST = 16_384
+_LARGEST_PACKET = 65_536
 _SECONDS_IN_QUEUE = "50ms"
 
 
@@ -140,6 +141,9 @@ class Hosts(Sequence[Host]):
         if self._bits is None:
             return
         burst = max(round(self._bits / 8 * _SECONDS_OF_BURST), _LEAST_BURST)
+        # A packet larger than the burst would be cut into frames, by the cores that are to compute: a network card does
+        # that, and at higher rates packets are smaller than the burst.
+        ip("-netns", namespace, "link", "set", link, "gso_max_size", str(min(burst * 5 // 8, _LARGEST_PACKET)))
         limits = ("rate", f"{self._bits}bit", "burst", str(burst), "latency", _SECONDS_IN_QUEUE)
         tc("-netns", namespace, "qdisc", "add", "dev", link, "root", "tbf", *limits)
 
