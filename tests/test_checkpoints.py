@@ -13,11 +13,12 @@ import warnings
 import numpy
 import pytest
 import torch
-from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemWriter
+from torch.distributed.checkpoint.filesystem import FileSystem
 from torch.utils.data import DataLoader, TensorDataset
 
 import wavelet
 from wavelet.checkpoints import folder as folders
+from wavelet.checkpoints import storage
 
 from .models import assert_same, batches, loss, mlp, trained_weights
 from .test_saving import final, make, seed_all
@@ -28,13 +29,13 @@ RULES = ["neighbour", "synchronous", "delayed"]
 @pytest.fixture
 def slow_writing(monkeypatch):
     """Writing that surely has not begun when `save` returns; the training goes on meanwhile."""
-    write = FileSystemWriter.write_data
+    write = storage._write_file
 
-    def later(self, plan, planner):
+    def later(path, tensors):
         time.sleep(0.3)
-        return write(self, plan, planner)
+        return write(path, tensors)
 
-    monkeypatch.setattr(FileSystemWriter, "write_data", later)
+    monkeypatch.setattr(storage, "_write_file", later)
 
 
 def fill(folder, *steps, **options):
@@ -630,8 +631,6 @@ def test_a_model_and_an_optimizer_are_parts_too(tmp_path):
 
 def test_ctrl_c_at_the_moment_when_writing_begins(tmp_path, monkeypatch):
     """Somebody then knows of what is being written: it is waited for, and appears."""
-    from wavelet.checkpoints import storage
-
     write = storage.write
 
     def interrupted(*arguments):
