@@ -101,19 +101,22 @@ def _write_file(path: Path, tensors: dict[str, Tensor]) -> list[_Entry]:
 def _write_index(path: Path, entries_of_ranks: list[list[_Entry]]) -> None:
     described: dict[str, Any] = {}
     stored = {}
-    properties = {}  # objects in common are pickled once
     for rank, entries in enumerate(entries_of_ranks):
         file = _name_of(rank)
         for key, dtype, size, offset, length in entries:
-            if dtype not in properties:
-                properties[dtype] = TensorProperties(dtype=dtype)
-            shape, zeros = torch.Size(size), torch.Size([0] * len(size))
-            described[key] = TensorStorageMetadata(properties[dtype], shape, [ChunkStorageMetadata(zeros, shape)])
-            stored[MetadataIndex(key, zeros, 0)] = _StorageInfo(file, offset, length)
+            described[key] = _described(dtype, size)
+            stored[MetadataIndex(key, described[key].chunks[0].offsets, 0)] = _StorageInfo(file, offset, length)
     index = Metadata(described, storage_data=stored, storage_meta=StorageMeta(), version=CURRENT_DCP_VERSION)
     with FileSystem().create_stream(path / ".metadata", "wb") as stream:
         stream.write(pickle.dumps(index))
         _flush_to_disk(stream)
+
+
+@lru_cache(maxsize=4096)
+def _described(dtype: torch.dtype, size: tuple[int, ...]) -> TensorStorageMetadata:
+    """One for all such tensors, so that it is pickled once."""
+    whole = ChunkStorageMetadata(torch.Size([0] * len(size)), torch.Size(size))
+    return TensorStorageMetadata(TensorProperties(dtype=dtype), torch.Size(size), [whole])
 
 
 def _name_of(rank: int) -> str:
