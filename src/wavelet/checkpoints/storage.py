@@ -136,13 +136,13 @@ def _dense(tensor: Tensor) -> Tensor:
 
 def _elements(tensor: Tensor) -> memoryview:
     """The bytes of a dense tensor as they lie in memory."""
-    return torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage()).numpy().data
+    return torch.empty(0, dtype=torch.uint8, device="cpu").set_(tensor.untyped_storage()).numpy().data
 
 
 @lru_cache(maxsize=4096)
 def _header(dtype: torch.dtype, size: torch.Size, stride: tuple[int, ...]) -> bytes:
     """What `torch.save` writes before the elements of such a tensor, in the format in which they come last."""
-    tensor = torch.empty_strided(size, stride, dtype=dtype)
+    tensor = torch.empty_strided(size, stride, dtype=dtype, device="cpu")
     beginning = _Beginning()
     torch.save(tensor, cast(IO[bytes], beginning), _use_new_zipfile_serialization=False)
     return bytes(beginning.kept[: beginning.length - tensor.nbytes])
