@@ -3,16 +3,17 @@
 import time
 
 import pytest
-from torch.distributed.checkpoint.filesystem import FileSystemWriter
+
+from wavelet.checkpoints import storage
 
 
 @pytest.fixture
 def slow_writing(monkeypatch):
     """Writing that surely has not begun when `save` returns; the training goes on meanwhile."""
-    write = FileSystemWriter.write_data
+    write = storage._write_file
 
-    def later(self, plan, planner):
+    def later(path, tensors):
         time.sleep(0.3)
-        return write(self, plan, planner)
+        return write(path, tensors)
 
-    monkeypatch.setattr(FileSystemWriter, "write_data", later)
+    monkeypatch.setattr(storage, "_write_file", later)

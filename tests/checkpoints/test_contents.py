@@ -66,6 +66,34 @@ def test_what_is_stored_is_tensors(tmp_path):
     assert entries["shared/engine/weights/0/0"].size == (16, 8)
 
 
+def test_other_programs_can_read_it(tmp_path):
+    """Torch's own converter gives one file with every tensor, whatever its layout and size."""
+    from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+    tensors = {
+        "large": torch.randn(300, 400),
+        "bytes": torch.arange(100_000).to(torch.uint8),
+        "number": torch.tensor(3.5, dtype=torch.float64),
+        "empty": torch.empty(0, 3),
+        "half": torch.randn(7).bfloat16(),
+        "transposed": torch.randn(3, 4).T,
+        "channels_last": torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        "conjugate": torch.randn(5, dtype=torch.complex64).conj(),
+        "part": torch.randn(10, 10)[2:4, ::3],
+        "expanded": torch.randn(3, 1).expand(3, 4),
+    }
+    for step, asynchronous in enumerate((True, False)):
+        with wavelet.Checkpoints(tmp_path / "run", asynchronous=asynchronous, keep=9) as checkpoints:
+            checkpoints.start_over()
+            checkpoints.save(step, tensors=tensors)
+        dcp_to_torch_save(tmp_path / "run" / names(step)[0], tmp_path / "one.pt")
+        found = torch.load(tmp_path / "one.pt", weights_only=True)
+        for name, tensor in tensors.items():
+            read = found[f"shared/tensors/{name}"]
+            assert read.dtype == tensor.dtype
+            assert torch.equal(read, tensor), name
+
+
 def test_nothing_there(tmp_path):
     checkpoints = wavelet.Checkpoints(tmp_path / "run")
     assert checkpoints.latest() is None

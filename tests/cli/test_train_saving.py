@@ -1,15 +1,19 @@
 """`wavelet train --save`: a run that goes on gives what one that never stopped gives, bit for bit."""
 
 import json
+import os
 import random
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 import wavelet as library
+
+SOURCES = Path(library.__file__).resolve().parents[1]
 
 JOB = """
 import torch
@@ -192,6 +196,34 @@ def test_a_disk_that_is_full(here, tmp_path, monkeypatch):
     assert code == 1
     assert "step 8 was not saved in run (No space left on device)" in printed.splitlines()[-1]
     assert names(tmp_path / "run") == ["step-00000004"]
+
+
+UNEVEN = JOB.replace("for x in torch.randn(40, 4)", 'for x in torch.randn(24 if os.environ["RANK"] == "1" else 40, 4)')
+
+
+@pytest.mark.distributed
+def test_ranks_with_loaders_of_other_lengths(tmp_path):
+    """Five and three batches a pass: all save together as long as all have batches, and behind the last of all."""
+    (tmp_path / "uneven.py").write_text("import os\n" + UNEVEN)
+
+    def train(*arguments):
+        launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        command = [*launch, "-m", "wavelet", "train", "uneven.py", "--save", "run", "--every", "3", "--keep", "9"]
+        environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(SOURCES)}
+        options = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True, "timeout": 200}
+        done = subprocess.run([*command, *arguments], check=False, **options)
+        assert done.returncode == 0, done.stderr
+
+    train("--epochs", "2", "--json", "whole.json")
+    assert names(tmp_path / "run") == [f"step-{step:08d}" for step in (3, 6, 10)]
+    train("--epochs", "3", "--resume", "auto", "--json", "longer.json")
+    assert names(tmp_path / "run") == [f"step-{step:08d}" for step in (3, 6, 10, 12, 15)]
+    train("--epochs", "2", "--resume", "3", "--json", "again.json")
+    assert names(tmp_path / "run") == [f"step-{step:08d}" for step in (3, 6, 10)]
+    whole, longer, again = (result(tmp_path, f"{name}.json") for name in ("whole", "longer", "again"))
+    assert (longer["resumed_from"], longer["steps"]) == (10, 5)
+    assert again["losses"] == whole["losses"][3:]
+    assert again["validation_loss"] == whole["validation_loss"]
 
 
 def started(path, tmp_path, *arguments):

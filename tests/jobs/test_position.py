@@ -1,12 +1,13 @@
 """A loader's position comes back, whatever the loader is, and reading ahead or again disturbs nothing."""
 
+import itertools
 import random
 
 import numpy
 import pytest
 import torch
 import torch.distributed as dist
-from torch.utils.data import DataLoader, Dataset, DistributedSampler
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset
 
 from wavelet.jobs.batches import RandomBatches
 from wavelet.jobs.position import LoaderPosition
@@ -140,6 +141,22 @@ def test_at_the_end_nothing_is_left():
     assert list(longer) == [1, 2]
 
 
+def test_the_number_of_batches_that_are_left():
+    position = LoaderPosition([1, 2, 3], epochs=2)
+    seen = [position.num_left()]
+    for _ in position:
+        seen.append(position.num_left())
+    assert seen == [6, 5, 4, 3, 2, 1, 0]
+    assert position.num_left() == 0
+    assert LoaderPosition([1, 2, 3]).num_left() is None
+    assert LoaderPosition(DataLoader(Endless()), epochs=2).num_left() is None
+
+
+class Endless(IterableDataset):
+    def __iter__(self):
+        return itertools.count()
+
+
 def test_refusals():
     with pytest.raises(ValueError, match="ends after one pass"):
         LoaderPosition(iter([1]))
@@ -175,6 +192,7 @@ def test_with_another_number_of_ranks_the_samples_seen_count(monkeypatch, size, 
     pretend(monkeypatch, 0, size)
     resumed = LoaderPosition(range(10), epochs=1)
     resumed.load_state_dict(state)
+    assert resumed.num_left() == len(left)
     assert list(resumed) == left
 
 

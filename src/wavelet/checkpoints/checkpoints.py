@@ -54,8 +54,11 @@ class Checkpoints:
     def __init__(
         self, folder: str | os.PathLike[str], *, keep: int = 2, asynchronous: bool = True, group: Any = None
     ) -> None:
+        from wavelet.checkpoints import storage  # half a second, which no batch shall wait for
+
         if not isinstance(keep, int) or isinstance(keep, bool) or keep < 1:
             raise ValueError(f"keep={keep!r} is not possible: give a whole number from 1.")
+        self._storage = storage
         self._folder = Folder(folder)
         self._keep = keep
         self._asynchronous = asynchronous
@@ -86,12 +89,10 @@ class Checkpoints:
         contents = self._ranks.together(lambda: Contents(parts, self._ranks, copy=self._asynchronous), what)
         if len(set(self._ranks.gather((step, contents.fingerprint)))) > 1:
             raise ValueError(f"{what}: the ranks came with other steps, parts or models; they must be the same.")
-        from wavelet.checkpoints import storage
-
         done: Future[None] = Future()
         before = -1 if self._before is None else self._before
         with interrupts_later():  # or what is written might be published, and waited for, by nobody
-            upload = storage.write(self._folder.partial(step), contents.tensors, self._ranks)
+            upload = self._storage.write(self._folder.partial(step), contents.tensors, self._ranks)
             upload.add_done_callback(lambda upload: self._finish(step, before, upload, done))
             self._writing = step, done
         if not self._asynchronous:
@@ -262,10 +263,8 @@ class Checkpoints:
         return self._ranks.together(lambda: self._read_alone(step, names), f"step {step} was not loaded")
 
     def _read_alone(self, step: int, names: list[str]) -> tuple[Loaded, dict[str, Any], bool]:
-        from wavelet.checkpoints.storage import Stored
-
         try:
-            found = Found(Stored(self._folder.of(step)), self._ranks)
+            found = Found(self._storage.Stored(self._folder.of(step)), self._ranks)
         except OSError as error:
             raise CheckpointError(f"{self._folder.of(step)} cannot be read ({reason(error)}).") from error
         for name in names:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from wavelet.checkpoints import parts as kinds
 from wavelet.checkpoints.errors import CheckpointError
-from wavelet.checkpoints.outline import Place, flatten, packed, places, rebuild, unpacked
+from wavelet.checkpoints.outline import Place, check, flatten, packed, places, rebuild, unpacked
 from wavelet.checkpoints.ranks import Ranks
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Contents:
                 state = None
             shared_outline[name] = flatten(state, f"shared/{name}", shared if kind == "engine" else own)
             own_outline[name] = flatten(mine, f"rank{ranks.rank}/{name}", own)
-            packed([shared_outline[name], own_outline[name]], f"the part {name!r}")
+            check([shared_outline[name], own_outline[name]], f"the part {name!r}")
         own |= kinds.share_of(shared, ranks.rank, ranks.size)
         self.tensors = {key: value.to("cpu", copy=True) for key, value in own.items()} if copy else own
         outlines: dict[str, Any] = {_outline_of(ranks.rank): own_outline}
@@ -61,7 +61,7 @@ class Contents:
                 "kinds": kinds_of_parts,
                 "shared": shared_outline,
             }
-        self.tensors |= {key: packed(outline, "a checkpoint") for key, outline in outlines.items()}
+        self.tensors |= {key: packed(outline) for key, outline in outlines.items()}
         entries = sorted((key, tuple(value.shape), str(value.dtype)) for key, value in shared.items())
         self.fingerprint = hashlib.sha256(repr((entries, kinds_of_parts)).encode()).hexdigest()
         """The same on all ranks whose checkpoints fit together."""

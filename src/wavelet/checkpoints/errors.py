@@ -20,6 +20,8 @@ def reason(error: BaseException) -> str:
         if isinstance(each, OSError) and each.strerror:
             return each.strerror
     first = errors[1] if failures else errors[0]
+    if isinstance(first, CheckpointError):  # another rank's reason
+        return str(first)
     line = next(iter(str(first).splitlines()), "")
     return f"{type(first).__name__}: {line}" if line else type(first).__name__
 

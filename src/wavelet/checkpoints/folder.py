@@ -78,8 +78,9 @@ class Folder:
             raise
         _sync(self.path)
         with contextlib.suppress(OSError):  # what cannot be removed is in nobody's way, and the next save tries again
-            whole, _ = self.split()
-            for old in self.steps():
+            steps = self.steps()
+            whole = [old for old in steps if old == step or flaw(self.of(old)) is None]
+            for old in steps:
                 if old < min(whole[-keep:]):
                     away[old] = self._set_aside(old)
             for path in away.values():

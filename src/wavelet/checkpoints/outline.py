@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Mapping
+from types import NoneType
 from typing import Any, NamedTuple
 
 import numpy
 import torch
 from torch import Tensor
 
-__all__ = ["Place", "flatten", "packed", "places", "rebuild", "unpacked"]
+__all__ = ["Place", "check", "flatten", "packed", "places", "rebuild", "unpacked"]
 
 
 class Place(NamedTuple):
@@ -94,12 +95,14 @@ def rebuild(outline: list[Any], tensors: Mapping[str, Tensor]) -> Any:
     return rest[0]
 
 
-def packed(outline: Any, what: str) -> Tensor:
-    """An outline as a tensor of bytes, so that nothing but tensors is stored.
+def check(outline: Any, what: str) -> None:
+    """Refuse an outline that `unpacked` could not give back.
 
     Raises:
         ValueError: ``what`` holds something else than tensors and plain values.
     """
+    if _is_plain(outline):  # nearly all are, and trying takes longer than all else that a save does
+        return
     stream = io.BytesIO()
     try:
         torch.save(outline, stream)
@@ -110,7 +113,22 @@ def packed(outline: Any, what: str) -> Tensor:
         unsafe = _unsafe(stream)
         found = f"objects of {' and '.join(unsafe)}" if unsafe else f"something that cannot be saved ({error})"
         raise ValueError(f"{what} holds {found}: give tensors and plain values only.") from error
-    return torch.frombuffer(bytearray(stream.getvalue()), dtype=torch.uint8)
+
+
+def packed(outline: Any) -> Tensor:
+    """An outline that was checked, as a tensor of bytes, so that nothing but tensors is stored."""
+    stream = io.BytesIO()
+    torch.save(outline, stream)
+    return torch.frombuffer(stream.getbuffer(), dtype=torch.uint8)
+
+
+def _is_plain(value: Any) -> bool:
+    kind = type(value)
+    if kind is dict:
+        return all(map(_is_plain, value)) and all(map(_is_plain, value.values()))
+    if kind is list or kind is tuple:
+        return all(map(_is_plain, value))
+    return kind in (str, float, bool, NoneType) or (kind is int and value.bit_length() < 64)
 
 
 def _unsafe(stream: io.BytesIO) -> list[str]:

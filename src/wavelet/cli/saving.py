@@ -118,6 +118,7 @@ class Saver:
         self._checkpoints, self._folder, self._loop, self._position = checkpoints, folder, loop, position
         self._run, self._every = run, every
         self._saved: int | None = None
+        self._end: int | None = None  # where ranks end behind other batches: the last of all
 
     def begin(self, resume: int | str, *, force: bool) -> None:
         """Go on from a checkpoint, or start afresh.
@@ -145,15 +146,25 @@ class Saver:
             self.num_batches = self._saved = found.step
 
     def batches(self) -> Iterator[Any]:
-        """The batches that are left; when one is asked for, those before it have been handed in."""
+        """The batches that are left; when one is asked for, those before it have been handed in.
+
+        All ranks save together, so behind the last batch of the rank that has the fewest they do so at the end alone.
+        """
+        lefts = self._checkpoints._ranks.gather(self._position.num_left())
+        ends = [self.num_batches + left for left in lefts if left is not None]
+        last = min(ends) if len(ends) == len(lefts) else None
+        self._end = max(ends) if last is not None and last < max(ends) else None
         for batch in self._position:
             self.num_batches += 1
             yield batch
-            if self._every and self.num_batches % self._every == 0:
+            if self._every and self.num_batches % self._every == 0 and (last is None or self.num_batches <= last):
                 self._save()
 
     def finish(self) -> None:
         """Save behind the last batch, and wait until that is written."""
+        if self._end is not None:
+            self._loop.flush()  # in which a rank that has run out helps the others
+            self.num_batches = self._end
         if self.num_batches != self._saved:
             self._save()
         self._checkpoints.wait()

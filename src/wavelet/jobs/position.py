@@ -69,6 +69,17 @@ class LoaderPosition(Iterator[Batch], Generic[Batch]):
                 return batch
         raise StopIteration
 
+    def num_left(self) -> int | None:
+        """Batches that have not been handed out; None where there is no end, or the loader does not know its length."""
+        if self.epochs is None:
+            return None
+        try:
+            length = len(self._loader)
+        except TypeError:
+            return None
+        done = self.num_batches if self._loaded is None else _num_passed_over(self._loaded)
+        return max(0, (self.epochs - self.epoch) * length - min(done, length))
+
     def state_dict(self) -> dict[str, Any]:
         """The position behind the batch that was handed out last."""
         if self._loaded is not None:
@@ -96,8 +107,7 @@ class LoaderPosition(Iterator[Batch], Generic[Batch]):
         if state["start"] is None:  # between two passes
             return
         moved = state["num_ranks"] != num_ranks()
-        if moved:
-            self.num_batches = state["num_batches"] * state["num_ranks"] // num_ranks()
+        self.num_batches = _num_passed_over(state)
         self._start = RandomState()
         self._start.load_state_dict(state["start"])
         self._set_epoch()
@@ -124,3 +134,8 @@ class LoaderPosition(Iterator[Batch], Generic[Batch]):
             set_epoch = getattr(owner, "set_epoch", None)
             if callable(set_epoch):
                 set_epoch(self.epoch)
+
+
+def _num_passed_over(state: dict[str, Any]) -> int:
+    """Batches of a pass, on as many ranks as there are now, that hold what all ranks had seen."""
+    return int(state["num_batches"] * state["num_ranks"] // num_ranks())
