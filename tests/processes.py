@@ -116,6 +116,7 @@ def started(*calls, env=None):
     """
     with contextlib.ExitStack() as stack:
         processes = []
+        _IDLE.extend(_Server() for _ in range(len(calls) - len(_IDLE)))  # they all import at once
         for function, *arguments in calls:
             file = stack.enter_context(tempfile.TemporaryFile())
             processes.append(Process(function, *arguments, stdout=file, stderr=file, env=env))
