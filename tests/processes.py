@@ -121,8 +121,7 @@ def started(*calls, env=None):
             file = stack.enter_context(tempfile.TemporaryFile())
             processes.append(Process(function, *arguments, stdout=file, stderr=file, env=env))
             stack.callback(processes[-1].wait)
-        for process in processes:
-            stack.callback(process.kill)
+            stack.callback(processes[-1].kill)  # first
         yield processes
 
 
