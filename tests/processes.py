@@ -51,17 +51,29 @@ def _end_servers():
 
 
 class Process:
-    """Calls an importable function; its words are those of `subprocess.Popen`. Files that are not given are nowhere."""
+    """Calls an importable function; its words are those of `subprocess.Popen`, and its pipes are of text.
+
+    Files that are not given are nowhere.
+    """
 
     def __init__(self, function, *arguments, stdin=None, stdout=None, stderr=None, env=None, cwd=None):
-        self.stdin, self.stdout, self.stderr, self.returncode = stdin, stdout, stderr, None
+        self.returncode = None
         self._server = _IDLE.pop(0) if _IDLE else _Server()
         environment = {**(os.environ if env is None else env), "PYTHONPATH": PYTHONPATH}
         self._server.connection.send((pickle.dumps((function, arguments)), environment, cwd or Path.cwd()))
-        with Path(os.devnull).open("r+b") as nowhere:
-            for file in (stdin, stdout, stderr):
-                send_handle(self._server.connection, (file or nowhere).fileno(), None)
+        self.stdin, self.stdout, self.stderr = self._give(stdin, "w"), self._give(stdout, "r"), self._give(stderr, "r")
         self.pid = self._server.connection.recv()
+
+    def _give(self, file, mode):
+        """Hand a file, or the other end of a new pipe, to the process; gives ours."""
+        if file is subprocess.PIPE:
+            theirs, mine = os.pipe()[:: 1 if mode == "w" else -1]
+            file = os.fdopen(mine, mode, encoding="utf-8")
+        else:
+            theirs = os.open(os.devnull, os.O_RDWR) if file is None else os.dup(file.fileno())
+        send_handle(self._server.connection, theirs, None)
+        os.close(theirs)
+        return file
 
     def wait(self, timeout=None):
         if self.returncode is None:
@@ -104,12 +116,12 @@ def started(*calls, env=None):
     """
     with contextlib.ExitStack() as stack:
         processes = []
+        _IDLE.extend(_Server() for _ in range(len(calls) - len(_IDLE)))  # they all import at once
         for function, *arguments in calls:
             file = stack.enter_context(tempfile.TemporaryFile())
             processes.append(Process(function, *arguments, stdout=file, stderr=file, env=env))
             stack.callback(processes[-1].wait)
-        for process in processes:
-            stack.callback(process.kill)
+            stack.callback(processes[-1].kill)  # first
         yield processes
 
 

@@ -1,8 +1,6 @@
 """Saving at any batch and continuing elsewhere is bitwise the same as never having stopped."""
 
 import random
-import subprocess
-import sys
 
 import numpy
 import pytest
@@ -11,6 +9,7 @@ import torch
 import wavelet
 
 from .models import assert_same, batches, loss, mlp, trained_weights
+from .processes import completed
 
 RULES = ["neighbour", "synchronous", "delayed"]
 
@@ -67,28 +66,23 @@ def test_continuing_is_bitwise_the_same(rule, at, tmp_path):
     assert resumed[3] == expected[3]
 
 
-CONTINUE = """
-import sys, torch
-sys.path.insert(0, {root!r})
-from tests.test_saving import make, final, batches
-torch.set_num_threads(2)
-model, engine = make({rule!r})
-engine.load_state_dict(torch.load({path!r}, weights_only=True))
-torch.save(final(model, engine, batches(15)[7:]), {out!r})
-"""
+def go_on(rule, path, out):
+    torch.set_num_threads(2)
+    model, engine = make(rule)
+    engine.load_state_dict(torch.load(path, weights_only=True))
+    torch.save(final(model, engine, batches(15)[7:]), out)
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_in_a_fresh_process(rule, tmp_path, pytestconfig):
+def test_in_a_fresh_process(rule, tmp_path):
     seed_all()
     model, engine = make(rule)
     for batch in batches(15)[:7]:
         engine.step(batch)
-    path, out = str(tmp_path / "state.pt"), str(tmp_path / "out.pt")
+    path, out = tmp_path / "state.pt", tmp_path / "out.pt"
     torch.save(engine.state_dict(), path)
     expected = final(model, engine, batches(15)[7:])
-    code = CONTINUE.format(root=str(pytestconfig.rootpath), rule=rule, path=path, out=out)
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    completed(go_on, rule, path, out).check_returncode()
     losses, weights, buffers, draws = torch.load(out)
     assert losses == expected[0]
     assert_same(weights, expected[1])

@@ -52,6 +52,7 @@ def test_a_run_under_another_allocator(tmp_path):
     assert 100 * 2**20 < result["peak_resident_bytes"] < 2**30
 
 
+@pytest.mark.distributed
 def test_ranks_of_ddp_train_on_samples_of_their_own(tmp_path):
     """Two ranks with one batch each agree on one update; both time the same span."""
     system = System("ddp", 1, processes=2)
@@ -61,6 +62,7 @@ def test_ranks_of_ddp_train_on_samples_of_their_own(tmp_path):
     assert abs(results[0]["start"] - results[1]["start"]) < 1.0
 
 
+@pytest.mark.distributed
 def test_one_failing_process_ends_the_others(tmp_path):
     """Rank 1 dies without a word while rank 0 waits for it."""
     system = System("ddp", 1, processes=2)

@@ -1,11 +1,13 @@
 """Over ranks: the systems, the arithmetic of limits and ratios with made-up runs, turns, and real processes."""
 
 import json
+import subprocess
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
-from wavelet.bench import ranks_rounds
+from wavelet.bench import launch, ranks_rounds, ranks_worker
 from wavelet.bench.hosts import Hosts, why_not
 from wavelet.bench.launch import RunFailed
 from wavelet.bench.ranks import RankFailure, RankMeasurement, RankPlan, RankResults, RankSystem, choose_rank_systems
@@ -15,6 +17,8 @@ from wavelet.bench.ranks_rounds import calibrate_ranks, measure_ranks, take_rank
 from wavelet.bench.ranks_verdict import judge_ranks, make_rank_rows, rank_sentences
 from wavelet.bench.ranks_worker import RankSpec
 from wavelet.report.tables import as_text
+
+from ..processes import Process
 
 COMPUTE, REDUCE, REDUCE_BF16 = RankSystem("compute"), RankSystem("all-reduce"), RankSystem("all-reduce", "bf16")
 DDP, DDP_5, DDP_BF16 = RankSystem("ddp"), RankSystem("ddp", bucket_mb=5), RankSystem("ddp", "bf16")
@@ -220,10 +224,17 @@ def test_a_spec_goes_through_json():
     assert RankSpec.from_json(spec.to_json()) == spec
 
 
+def forked(command, *, encoding, **files):
+    """A worker that begins with torch imported; the tests of the command line and of hosts start it from nothing."""
+    assert command[1:] == ["-m", "wavelet.bench.ranks_worker"]
+    return Process(ranks_worker.main, **files)
+
+
 @pytest.mark.distributed
 @pytest.mark.parametrize("system", choose_rank_systems({"fp32": 1, "bf16": None}), ids=lambda system: system.name)
-def test_every_system_trains_on_two_ranks(tmp_path, system):
+def test_every_system_trains_on_two_ranks(tmp_path, system, monkeypatch):
     """On loopback, where bytes are computed: 49 parameters of 4 bytes, sent once by each of two ranks."""
+    monkeypatch.setattr(launch, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": forked}))
     (tmp_path / "job.py").write_text(JOB)
     plan = RankPlan("job", str(tmp_path / "job.py"), ranks=2, rate=None, batches=4, rounds=1, warmup=2)
     run = measure_ranks(system, plan, 0, None, allocator="glibc", on_event=lambda event: None)

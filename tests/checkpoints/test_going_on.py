@@ -1,10 +1,10 @@
 """Going on from a checkpoint is bitwise as not having stopped."""
 
 import random
-import signal
 import subprocess
 import sys
 import time
+import warnings
 
 import pytest
 import torch
@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 import wavelet
 
 from ..models import assert_same, batches, trained_weights
+from ..processes import Process, started
 from ..test_saving import final, make, seed_all
 from .folders import Numbered, names, steps_in
 
@@ -131,36 +132,29 @@ def test_sparse_gradients(rule, tmp_path):
     assert_same(resumed[1], expected[1])
 
 
-KILLED = """
-import sys
-import torch, wavelet
-sys.path.insert(0, {root!r})
-from torch.utils.data import DataLoader
-from tests.checkpoints.folders import Numbered
-from tests.test_saving import make, seed_all
-from tests.models import trained_weights
-
-torch.set_num_threads(2)
-seed_all()
-model, engine = make("neighbour")
-position = wavelet.LoaderPosition(DataLoader(Numbered(), batch_size=8, shuffle=True))
-checkpoints = wavelet.Checkpoints({folder!r})
-done = 0
-if checkpoints.latest() is not None:
-    done = checkpoints.load(engine=engine, position=position).step
-for number, batch in zip(range(done + 1, {steps} + 1), position):
-    engine.step(batch)
-    checkpoints.save(number, engine=engine, position=position)
-    print(number, flush=True)
-engine.close()
-torch.save(trained_weights(model), {out!r})
-checkpoints.close()
-"""
+def train_and_save(folder, steps, out):
+    """Train up to ``steps`` from the last checkpoint there, with one after each batch, and write the weights."""
+    warnings.simplefilter("error")
+    torch.set_num_threads(2)
+    seed_all()
+    model, engine = make("neighbour")
+    position = wavelet.LoaderPosition(DataLoader(Numbered(), batch_size=8, shuffle=True))
+    checkpoints = wavelet.Checkpoints(folder)
+    done = 0
+    if checkpoints.latest() is not None:
+        done = checkpoints.load(engine=engine, position=position).step
+    for number, batch in zip(range(done + 1, steps + 1), position):  # noqa: B905
+        engine.step(batch)
+        checkpoints.save(number, engine=engine, position=position)
+        print(number, flush=True)
+    engine.close()
+    torch.save(trained_weights(model), out)
+    checkpoints.close()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 @pytest.mark.parametrize("seed", range(3))
-def test_killed_at_random_moments(seed, tmp_path, pytestconfig):
+def test_killed_at_random_moments(seed, tmp_path):
     """The process is killed twice, whatever it is doing then; the third one ends with the weights of one that lived."""
     steps = 40
     seed_all()
@@ -172,17 +166,19 @@ def test_killed_at_random_moments(seed, tmp_path, pytestconfig):
 
     moments = random.Random(seed)
     out = tmp_path / "out.pt"
-    code = KILLED.format(root=str(pytestconfig.rootpath), folder=str(tmp_path / "run"), steps=steps, out=str(out))
     reached = 0
     for _ in range(2):
-        process = subprocess.Popen([sys.executable, "-W", "error", "-c", code], stdout=subprocess.PIPE, text=True)
-        first = int(process.stdout.readline())
-        assert first <= reached + 1  # at most what was saved last is lost
-        for _ in range(moments.randrange(12)):
-            reached = int(process.stdout.readline())
-        time.sleep(moments.random() * 0.02)
-        process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=60)
-    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, timeout=120, stdout=subprocess.DEVNULL)
+        process = Process(train_and_save, tmp_path / "run", steps, out, stdout=subprocess.PIPE)
+        with process.stdout as printed:
+            first = int(printed.readline())
+            assert first <= reached + 1  # at most what was saved last is lost
+            for _ in range(moments.randrange(12)):
+                reached = int(printed.readline())
+            time.sleep(moments.random() * 0.02)
+            process.kill()
+            process.wait(60)
+    with started((train_and_save, tmp_path / "run", steps, out)) as (process,):
+        printed, _ = process.communicate(timeout=120)
+        assert process.returncode == 0, printed.decode()
     assert_same(torch.load(out), trained_weights(model))
     assert steps_in(tmp_path / "run") == names(steps - 1, steps)

@@ -7,6 +7,7 @@ import pytest
 from .conftest import write_job
 
 
+@pytest.mark.distributed
 def test_everything_but_compiled(wavelet, tiny, tmp_path):
     done = wavelet("bench", tiny, "--steps", 5, "--rounds", 1, "--no-compile", "--update", "neighbour",
                    "--allocators", "glibc", "--json", "out.json")  # fmt: skip
