@@ -81,34 +81,40 @@ def run(spec: RankSpec, send: Any) -> dict[str, Any]:
     torch.set_flush_denormal(True)
     torch.set_num_threads(1)
     born = time.monotonic()
-    setting, system = spec.setting, SYSTEMS[spec.system]
+    setting = spec.setting
     with process_group(f"{spec.folder}/rendezvous", setting.rank, setting.ranks):
-        job = wavelet.jobs.load(spec.job, seed=spec.seed, batch_size=spec.batch_size)
-        # Ranks that draw alike would train on neighbouring samples and drop the same activations.
-        wavelet.jobs.set_seeds((spec.seed + setting.rank) % NUM_SEEDS)
-        validation = Validation(job, spec)
-        source = batches(job.loader)
-        _, on_loss = last_losses(send)
-        stretches = []
-        with system.make(job, setting) as loop:
-            drive(loop, source, 1)
-            send("first_step", seconds=time.monotonic() - born)
-            drive(loop, source, spec.warmup - 1)
-            losses = [validation.loss()]
-            send("ready")
-            if not sys.stdin.readline():
-                raise BrokenPipeError
-            for number in range(spec.validations):
-                dist.barrier()
-                before = link_sent_bytes(spec.link)
-                start = time.monotonic()
-                report = lambda done, loss, first=number * spec.every: on_loss(first + done, loss)  # noqa: E731
-                drive(loop, source, spec.every, behind=2 * system.waves, on_loss=report)
-                end = time.monotonic()
-                dist.barrier()  # what is still on its way to other ranks belongs to this stretch
-                sent = link_sent_bytes(spec.link) - before
-                stretches.append({"start": start, "end": end, "sent_bytes": sent})
-                losses.append(validation.loss())
+        return _train(spec, send, born)
+
+
+def _train(spec: RankSpec, send: Any, born: float) -> dict[str, Any]:
+    """What `run` gives. DDP ends here, before the process group."""
+    setting, system = spec.setting, SYSTEMS[spec.system]
+    job = wavelet.jobs.load(spec.job, seed=spec.seed, batch_size=spec.batch_size)
+    # Ranks that draw alike would train on neighbouring samples and drop the same activations.
+    wavelet.jobs.set_seeds((spec.seed + setting.rank) % NUM_SEEDS)
+    validation = Validation(job, spec)
+    source = batches(job.loader)
+    _, on_loss = last_losses(send)
+    stretches = []
+    with system.make(job, setting) as loop:
+        drive(loop, source, 1)
+        send("first_step", seconds=time.monotonic() - born)
+        drive(loop, source, spec.warmup - 1)
+        losses = [validation.loss()]
+        send("ready")
+        if not sys.stdin.readline():
+            raise BrokenPipeError
+        for number in range(spec.validations):
+            dist.barrier()
+            before = link_sent_bytes(spec.link)
+            start = time.monotonic()
+            report = lambda done, loss, first=number * spec.every: on_loss(first + done, loss)  # noqa: E731
+            drive(loop, source, spec.every, behind=2 * system.waves, on_loss=report)
+            end = time.monotonic()
+            dist.barrier()  # what is still on its way to other ranks belongs to this stretch
+            sent = link_sent_bytes(spec.link) - before
+            stretches.append({"start": start, "end": end, "sent_bytes": sent})
+            losses.append(validation.loss())
     return {"stretches": stretches, "losses": losses, "samples_per_step": job.samples_per_batch}
 
 
