@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from wavelet.exchange.channel import Channel
 from wavelet.exchange.choice import check_number
 from wavelet.exchange.exchange import Gradients
-from wavelet.exchange.local import copy_means
 from wavelet.exchange.local_sgd import LocalSGD
 from wavelet.exchange.periodic import Outer
+from wavelet.exchange.weights import copy_means
 
 __all__ = ["BMUF", "BlockMomentum"]
 

@@ -18,8 +18,9 @@ from wavelet.exchange.channel import Channel
 from wavelet.exchange.choice import Choice, Training, check_whole
 from wavelet.exchange.exchange import Count, Exchange, Gradients, Setting
 from wavelet.exchange.flight import Flight
-from wavelet.exchange.local import Local, copy_means
+from wavelet.exchange.local import Local
 from wavelet.exchange.schedule import Schedule, Times
+from wavelet.exchange.weights import copy_means
 
 if TYPE_CHECKING:
     from wavelet.planning import PartialSyncPlan
@@ -144,6 +145,8 @@ class Partial(Local):
     def _finish(self, wave: int, trajectory: int) -> None:
         flight, self._flights[wave] = self._flights[wave], None
         assert flight is not None
+        if flight.must_be_known:  # at a flush nobody has asked
+            self._weights.know(flight)
         self._mix(wave, trajectory, flight)
 
     def _updated(self, wave: int, trajectory: int) -> None:

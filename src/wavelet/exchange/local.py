@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from wavelet.devices import tensors_in
+from wavelet.exchange.among_ranks import AmongRanks
 from wavelet.exchange.buckets import Layout
 from wavelet.exchange.channel import Channel
 from wavelet.exchange.exchange import Count, Exchange, Gradients, Own, Setting
@@ -20,8 +20,10 @@ from wavelet.exchange.weights import Weights
 
 __all__ = ["Local"]
 
+_SAVED = ("warmed", "phase", "period", "fresh", "samples", "trained", "numbers", "seen")
 
-class Local(Exchange):
+
+class Local(AmongRanks):
     """Mixes replica k with replica k of the other ranks, in periods of each trajectory's own updates.
 
     All ranks have the same *mixings* in the same order: trajectory 0, 1, …, and 0 again. A rank that comes to a flush
@@ -42,14 +44,13 @@ class Local(Exchange):
     def __init__(
         self, channel: Channel, warm_up: Exchange | None, num_warm: int, weigh: Callable[[int], float]
     ) -> None:
-        self.num_ranks = channel.ranks.size
-        self._channel, self._weigh = channel, weigh
+        super().__init__(channel)
+        self._weigh = weigh
         self._warm_up, self._num_warm = warm_up, num_warm
         self._weights = Weights(channel)
 
     def attach(self, setting: Setting) -> None:
         super().attach(setting)
-        self._channel.attach(setting)
         if self._warm_up is not None:
             self._warm_up.attach(setting)
         self._buffers = MixedBuffers(setting.buffers)
@@ -66,12 +67,6 @@ class Local(Exchange):
         self._numbers = [0] * waves  # of the batch behind each wave's coming update
         self._together = [False] * waves  # whether that is of the warm-up
         self._seen = [0] * waves  # samples for the coming update
-
-    def watch(self, describe: Callable[[], dict[str, Any]], on_failure: Callable[[BaseException], None]) -> None:
-        self._channel.watch(describe, on_failure)
-
-    def of_first(self, value: Any) -> Any:
-        return self._channel.ranks.of_first(value)
 
     def joins(self, wave: int) -> bool:
         return self._warmed[self._trajectory(wave)] < self._num_warm
@@ -143,26 +138,17 @@ class Local(Exchange):
 
     def state_dict(self) -> dict[str, Any]:
         warm_up = None if self._warm_up is None else self._warm_up.state_dict()
-        lists = {name: list(getattr(self, f"_{name}")) for name in _LISTS}
+        lists = {name: list(getattr(self, f"_{name}")) for name in _SAVED}
         return {**lists, "next": self._next, "buffers": self._buffers.state_dict(), "warm_up": warm_up}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name in _LISTS:
+        for name in _SAVED:
             setattr(self, f"_{name}", list(state[name]))
         self._next = state["next"]
         self._last_pattern = ()
         self._buffers.load_state_dict(state["buffers"])
         if self._warm_up is not None:
             self._warm_up.load_state_dict(state["warm_up"])
-
-    def fail(self, error: BaseException) -> None:
-        self._channel.fail(error)
-
-    def forget(self) -> None:
-        self._channel.forget()
-
-    def close(self) -> None:
-        self._channel.close()
 
     # What a strategy decides.
 
@@ -301,14 +287,3 @@ class Local(Exchange):
     def _wave(self, trajectory: int, newest: int) -> int:
         """Which wave has the weights of a trajectory, when all are idle."""
         return trajectory if self._setting.num_trajectories > 1 else newest
-
-
-_LISTS = ("warmed", "phase", "period", "fresh", "samples", "trained", "numbers", "seen")
-
-
-@torch.no_grad()
-def copy_means(weights: Sequence[Tensor], means: Gradients) -> None:
-    """Let each weight be its mean, where there is one."""
-    pairs = [(weight, mean) for weight, mean in zip(weights, means, strict=True) if mean is not None]
-    if pairs:
-        torch._foreach_copy_([weight for weight, _ in pairs], [mean for _, mean in pairs])

@@ -13,10 +13,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from wavelet.exchange.all_reduce import AllReduce
+from wavelet.exchange.among_ranks import AmongRanks
 from wavelet.exchange.buckets import Layout, Parcel
 from wavelet.exchange.channel import Channel
 from wavelet.exchange.compression import Compression, Lower, LowRank
-from wavelet.exchange.exchange import Count, Exchange, Gradients, Setting
+from wavelet.exchange.exchange import Count, Gradients, Setting
 from wavelet.exchange.flight import Flight
 from wavelet.exchange.pulse import ExchangeError
 from wavelet.exchange.ranks import Ranks
@@ -27,7 +28,7 @@ __all__ = ["OrderedAllReduce"]
 _MODULUS = 2**20  # sums of squares of numbers below it are exact in 64 bits, for up to 4,096 ranks
 
 
-class OrderedAllReduce(Exchange):
+class OrderedAllReduce(AmongRanks):
     """Sums gradients over ranks, each once a batch.
 
     An exchange is a short *header*, which says how many micro-batches a rank gives, and then its buckets. A rank
@@ -39,8 +40,7 @@ class OrderedAllReduce(Exchange):
     """
 
     def __init__(self, choice: AllReduce, channel: Channel) -> None:
-        self.num_ranks = channel.ranks.size
-        self._channel = channel
+        super().__init__(channel)
         self._bucket_bytes = int(choice.bucket_mb * 2**20)
         self._check_every = choice.check_every
         self._compression = _compression(choice, channel.ranks)
@@ -54,7 +54,6 @@ class OrderedAllReduce(Exchange):
 
     def attach(self, setting: Setting) -> None:
         super().attach(setting)
-        self._channel.attach(setting)
         usual = self.num_ranks * setting.micro_batches
         # Dividing by a power of two is exact, so it may come first, on the way into the bucket, where it costs nothing.
         self._factor = 1 / usual if self._compression.scales and usual & (usual - 1) == 0 else 1.0
@@ -68,12 +67,6 @@ class OrderedAllReduce(Exchange):
                         parameter.requires_grad_(True)  # or no hook can be registered
                         parameter.register_post_accumulate_grad_hook(self._hook(wave, index))
                         parameter.requires_grad_(trains)
-
-    def watch(self, describe: Callable[[], dict[str, Any]], on_failure: Callable[[BaseException], None]) -> None:
-        self._channel.watch(describe, on_failure)
-
-    def of_first(self, value: Any) -> Any:
-        return self._channel.ranks.of_first(value)
 
     def begins(self, wave: int, number: int, count: int) -> Count:
         weights = self._setting.weights[wave]
@@ -144,15 +137,6 @@ class OrderedAllReduce(Exchange):
         self._current = None
         self._num_before = state["num_exchanges"] - self._channel.num_opened
         self._compression.load_state_dict(state["compression"])
-
-    def fail(self, error: BaseException) -> None:
-        self._channel.fail(error)
-
-    def forget(self) -> None:
-        self._channel.forget()
-
-    def close(self) -> None:
-        self._channel.close()
 
     def _layout(self, pattern: tuple[bool, ...]) -> Layout:
         if pattern not in self._layouts:

@@ -12,7 +12,8 @@ from wavelet.exchange.buckets import Layout
 from wavelet.exchange.channel import Channel
 from wavelet.exchange.exchange import Count, Exchange, Gradients
 from wavelet.exchange.flight import Flight
-from wavelet.exchange.local import Local, copy_means
+from wavelet.exchange.local import Local
+from wavelet.exchange.weights import copy_means
 
 __all__ = ["Averaging", "Clock", "Outer", "Periodic"]
 

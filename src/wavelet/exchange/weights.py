@@ -14,7 +14,7 @@ from wavelet.exchange.exchange import Gradients
 from wavelet.exchange.flight import Flight
 from wavelet.exchange.pulse import ExchangeError
 
-__all__ = ["Weights"]
+__all__ = ["Weights", "copy_means"]
 
 _MODULUS = 2**20  # sums of squares of numbers below it are exact in 64 bits, for up to 4,096 ranks
 _NUM_OWN = 4  # numbers of the header that come before what else it carries
@@ -134,3 +134,11 @@ class Weights:
                 f"the ranks differ in which parameters they have trained, after batch {flight.number}: freeze the same "
                 "ones on all ranks."
             )
+
+
+@torch.no_grad()
+def copy_means(weights: Sequence[Tensor], means: Gradients) -> None:
+    """Let each weight be its mean, where there is one."""
+    pairs = [(weight, mean) for weight, mean in zip(weights, means, strict=True) if mean is not None]
+    if pairs:
+        torch._foreach_copy_([weight for weight, _ in pairs], [mean for _, mean in pairs])
