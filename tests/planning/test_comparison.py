@@ -164,5 +164,5 @@ def test_thousands_of_ranks_are_simulated():
     forward, backward, size = (tuple(rng.random(300)) for _ in range(3))
     layers = Layers(forward, backward, size)
     cluster = dataclasses.replace(stragglers(4096, 0.01), inter=Link(100.0, 1e-4), all_reduce="tree")
-    for outcome in compare([naive(), wait_free(10), waves(2, 10), local(8)], lambda _: layers, cluster, layers.alone):
+    for outcome in compare(STRATEGIES, lambda _: layers, cluster, layers.alone):
         assert 0 < outcome.efficiency < 1
