@@ -2,7 +2,7 @@
 
 The fields of its JSON: ``versions``; ``cluster`` and ``model``, what was simulated; ``outcomes``, one for each strategy
 with the fields of `wavelet.planning.comparison.Outcome`; ``over_ranks`` and ``over_bandwidths``, lists of the same, the
-latter with ``bytes_per_second``, null where they were not asked for.
+latter with ``bytes_per_second``, null where neither `--ranks` or `--rates` nor a page asked for them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,14 @@ from wavelet.cli.options import (
 )
 from wavelet.report.machine import versions
 from wavelet.report.progress import Bar
-from wavelet.report.simulation import efficiency_table, outcome_table, rate_text, verdict
+from wavelet.report.simulation import (
+    areas_sentence,
+    bandwidth_table,
+    efficiency_table,
+    outcome_table,
+    rate_text,
+    verdict,
+)
 from wavelet.report.tables import show
 
 if TYPE_CHECKING:
@@ -63,6 +70,7 @@ def simulate(
     waves: Annotated[str, typer.Option(help="Numbers of waves to simulate.")] = "2",
     budget: Annotated[str | None, typer.Option(help="Waves within so much memory.", show_default="free")] = None,
     ranks: Annotated[str | None, typer.Option(help="Efficiency over these, as 2,4,8.", show_default="none")] = None,
+    rates: Annotated[str | None, typer.Option(help="Speed over these, as 10mbit,1gbit.", show_default="none")] = None,
     batch_size: BatchSize = None,
     seed: Seed = 0,
     threads: Threads = None,
@@ -73,7 +81,8 @@ def simulate(
     """Simulate DDP, Wavelet, local SGD and DreamDDP on a cluster."""
     target, page = json_file(json, force), output_file(report, force)
     counts = waves_to_measure(waves)
-    numbers = _numbers(ranks)
+    numbers, bandwidths = _numbers(ranks), _bandwidths(rates)
+    from wavelet.planning.advice import areas
     from wavelet.planning.cluster_file import read_cluster
     from wavelet.planning.comparison import compare, over_bandwidths, over_ranks
 
@@ -98,8 +107,10 @@ def simulate(
         if not numbers and page:
             numbers = _powers(described.cluster)
         by_ranks = over_ranks(*setting, described.cluster, alone, numbers)
-        rates = [share * described.cluster.inter.bytes_per_second for share in _RATES] if page else []
-        by_rate = over_bandwidths(*setting, described.cluster, alone, rates)
+        if not bandwidths and page:
+            bandwidths = [share * described.cluster.inter.bytes_per_second for share in _RATES]
+        by_rate = over_bandwidths(*setting, described.cluster, alone, bandwidths)
+        rows = list(zip(bandwidths, by_rate, strict=True))
     if target:
         target.write(
             {
@@ -109,7 +120,7 @@ def simulate(
                 "model": {"name": model.name, "layers": [{"waves": k, **asdict(v)} for k, v in model.layers.items()]},
                 "outcomes": list(map(asdict, outcomes)),
                 "over_ranks": _flat(by_ranks),
-                "over_bandwidths": _flat(by_rate, [{"bytes_per_second": rate} for rate in rates]),
+                "over_bandwidths": _flat(by_rate, [{"bytes_per_second": rate} for rate in bandwidths]),
             }
         )
     title = _title(model.name, described.cluster)
@@ -121,12 +132,14 @@ def simulate(
             "cluster": str(cluster),
             "versions": f"wavelet {versions()['wavelet']}",
         }
-        rows = [(rate, row) for rate, row in zip(rates, by_rate, strict=True)]
         shown = SimulationPage(title, described.cluster, outcomes, by_ranks, rows, verdict(outcomes), about)
         page.write_text(render_simulation(shown))
     show(outcome_table(title, outcomes))
     if ranks:
         show(efficiency_table(by_ranks))
+    if rates:
+        show(bandwidth_table(rows))
+        print(areas_sentence(areas(rows)))
     print("\n".join(verdict(outcomes)))
 
 
@@ -152,6 +165,22 @@ def _numbers(text: str | None) -> list[int]:
         if not part.isdecimal() or not 1 <= int(part) <= MOST_RANKS:
             raise Refusal(f"--ranks {text} makes no sense: give numbers from 1 to {MOST_RANKS:,}, such as 2,4,8")
     return sorted({int(part) for part in parts})
+
+
+def _bandwidths(text: str | None) -> list[float]:
+    """The bytes a second in a list of rates such as ``10mbit,1gbit``, ascending.
+
+    Raises:
+        Refusal: one is no rate.
+    """
+    from wavelet.planning.quantities import bits_per_second
+
+    if text is None:
+        return []
+    try:
+        return sorted({bits_per_second(part.strip()) / 8 for part in text.split(",")})
+    except ValueError as error:
+        raise Refusal(f"--rates {text}: {error}") from error
 
 
 def _powers(cluster: Cluster) -> list[int]:

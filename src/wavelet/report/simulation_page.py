@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from wavelet.planning.advice import areas
 from wavelet.report.rendering import in_both_schemes, render
-from wavelet.report.simulation import efficiency_table, outcome_table, rate_text
+from wavelet.report.simulation import areas_sentence, bandwidth_table, efficiency_table, outcome_table, rate_text
 from wavelet.report.simulation_figures import bandwidth_figure, colour_of, efficiency_figure, parts_figure
 
 if TYPE_CHECKING:
@@ -50,10 +51,15 @@ def render_simulation(page: SimulationPage) -> str:
         page=page,
         names=names,
         own=rate_text(own),
+        advice=areas_sentence(areas(page.over_bandwidths)),
         figures={
             "parts": in_both_schemes(lambda colours: parts_figure(page.outcomes, colours)),
             "ranks": in_both_schemes(lambda colours: efficiency_figure(page.over_ranks, colours)),
             "bandwidth": in_both_schemes(lambda colours: bandwidth_figure(page.over_bandwidths, own, colours)),
         },
-        tables=[outcome_table("At this bandwidth", page.outcomes), efficiency_table(page.over_ranks)],
+        tables=[
+            outcome_table("At this bandwidth", page.outcomes),
+            bandwidth_table(page.over_bandwidths),
+            efficiency_table(page.over_ranks),
+        ],
     )
