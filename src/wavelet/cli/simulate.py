@@ -7,11 +7,10 @@ latter with ``bytes_per_second``, null where neither `--ranks` or `--rates` nor 
 
 from __future__ import annotations
 
-import json as jsons
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,14 +24,12 @@ from wavelet.cli.options import (
     Report,
     Seed,
     Threads,
-    first_batches,
     json_file,
-    load_job,
     output_file,
     refusing,
-    set_threads,
     waves_to_measure,
 )
+from wavelet.cli.simulated import Model, measure_profile, model_of_file, model_of_profile, read_profile
 from wavelet.report.machine import versions
 from wavelet.report.progress import Bar
 from wavelet.report.simulation import (
@@ -47,10 +44,9 @@ from wavelet.report.tables import show
 
 if TYPE_CHECKING:
     from wavelet.planning.cluster import Cluster
+    from wavelet.planning.cluster_file import ClusterFile
     from wavelet.planning.comparison import Outcome
-    from wavelet.planning.layers import Layers
     from wavelet.planning.strategies import Strategy
-    from wavelet.profiling.profile import Profile
 
 __all__ = ["simulate"]
 
@@ -91,14 +87,14 @@ def simulate(
         for number in numbers:
             described.cluster.resized(number)
     if job is None:
-        if described.model is None:
-            raise Refusal(f"{cluster} has no [model]: give one, or a JOB, or the JSON of wavelet profile")
-        if budget is not None:
-            raise Refusal("--budget needs the memory of each layer: give a JOB, or the JSON of wavelet profile")
-        model = _Model(described.name, dict.fromkeys((1, *counts), described.model), dict.fromkeys(counts))
+        model = model_of_file(cluster, described, counts, budget)
     else:
-        found = _profile(job, counts, seed, batch_size, threads)
-        model = _model_of(Path(job).stem, found, counts, budget)
+        found = (
+            read_profile(Path(job), counts)
+            if job.endswith(".json")
+            else measure_profile(job, counts, seed=seed, batch_size=batch_size, threads=threads)
+        )
+        model = model_of_profile(Path(job).stem, found, counts, budget)
     strategies = _strategies(model, described.bucket_bytes, period)
     setting = (strategies, lambda strategy: model.layers[strategy.waves])
     alone = model.layers[1].alone
@@ -112,17 +108,7 @@ def simulate(
         by_rate = over_bandwidths(*setting, described.cluster, alone, bandwidths)
         rows = list(zip(bandwidths, by_rate, strict=True))
     if target:
-        target.write(
-            {
-                "command": "simulate",
-                "versions": versions(),
-                "cluster": asdict(described.cluster) | {"bucket_bytes": described.bucket_bytes},
-                "model": {"name": model.name, "layers": [{"waves": k, **asdict(v)} for k, v in model.layers.items()]},
-                "outcomes": list(map(asdict, outcomes)),
-                "over_ranks": _flat(by_ranks),
-                "over_bandwidths": _flat(by_rate, [{"bytes_per_second": rate} for rate in bandwidths]),
-            }
-        )
+        target.write({**_about(described, model), **_fields(outcomes, by_ranks, rows)})
     title = _title(model.name, described.cluster)
     if page:
         from wavelet.report.simulation_page import SimulationPage, render_simulation
@@ -141,15 +127,6 @@ def simulate(
         show(bandwidth_table(rows))
         print(areas_sentence(areas(rows)))
     print("\n".join(verdict(outcomes)))
-
-
-@dataclass(frozen=True)
-class _Model:
-    """What is trained: for each number of waves its seconds, and an interlock or None."""
-
-    name: str
-    layers: dict[int, Layers]
-    interlocks: dict[int, Any]
 
 
 def _numbers(text: str | None) -> list[int]:
@@ -191,62 +168,35 @@ def _powers(cluster: Cluster) -> list[int]:
     return counts
 
 
-def _profile(job: str, counts: Sequence[int], seed: int, batch_size: int | None, threads: int | None) -> Profile:
-    """From a file of `wavelet profile`, or measured now.
-
-    Raises:
-        Refusal: the file is none, or the profile lacks a number of waves.
-    """
-    from wavelet.profiling.profile import Profile
-
-    if not job.endswith(".json"):
-        from wavelet.alternatives import profile_job
-
-        set_threads(threads)
-        loaded = load_job(job, seed=seed, batch_size=batch_size)
-        with Bar(f"profiling {loaded.name}", None):
-            return profile_job(loaded, first_batches(loaded, 1)[0], waves=tuple(sorted({1, *counts})))
-    try:
-        document = jsons.loads(Path(job).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise Refusal(f"{job} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise Refusal(f"{job} is no JSON: give what wavelet profile JOB --json FILE has written") from error
-    if not isinstance(document, dict) or "profile" not in document:
-        raise Refusal(f"{job} has no profile in it: give what wavelet profile JOB --json FILE has written")
-    with refusing(ValueError):
-        found = Profile.from_json(document["profile"])
-    missing = sorted({1, *counts} - found.timings.keys())
-    if missing:
-        wanted = ",".join(map(str, sorted({1, *counts})))
-        raise Refusal(f"{job} was not measured with waves={missing[0]}: profile the job with --waves {wanted}")
-    return found
-
-
-def _model_of(name: str, found: Profile, counts: Sequence[int], budget: str | None) -> _Model:
-    """The layers of a profile; with a budget, the interlocks that keep it."""
-    from wavelet.planning.layers import layers_of
-    from wavelet.planning.plan import make_plan
-
-    interlocks: dict[int, Any] = dict.fromkeys(counts)
-    with refusing(ValueError):
-        if budget is not None:
-            wanted = int(budget) if budget.isdecimal() else budget
-            interlocks = {count: make_plan(found, wanted, count).interlock for count in counts}
-        layers = {count: layers_of(found, count, interlocks.get(count)) for count in {1, *counts}}
-    return _Model(name, layers, interlocks)
-
-
-def _strategies(model: _Model, bucket_bytes: float, period: int) -> list[Strategy]:
+def _strategies(model: Model, bucket_bytes: float, period: int) -> list[Strategy]:
     from wavelet.planning.strategies import dream, local, naive, wait_free, waves
 
     several = [waves(count, bucket_bytes, interlock) for count, interlock in model.interlocks.items()]
     return [naive(), wait_free(bucket_bytes), *several, local(period), dream(period)]
 
 
-def _flat(rows: Sequence[Sequence[Outcome]], more: Sequence[dict[str, Any]] | None = None) -> list[Any] | None:
-    labels = more if more is not None else [{}] * len(rows)
-    return [{**label, **asdict(outcome)} for label, row in zip(labels, rows, strict=True) for outcome in row] or None
+def _about(described: ClusterFile, model: Model) -> dict[str, Any]:
+    """The fields that say what was simulated."""
+    return {
+        "command": "simulate",
+        "versions": versions(),
+        "cluster": asdict(described.cluster) | {"bucket_bytes": described.bucket_bytes},
+        "model": {"name": model.name, "layers": [{"waves": k, **asdict(v)} for k, v in model.layers.items()]},
+    }
+
+
+def _fields(
+    outcomes: Sequence[Outcome],
+    by_ranks: Sequence[Sequence[Outcome]],
+    rows: Sequence[tuple[float, Sequence[Outcome]]],
+) -> dict[str, Any]:
+    """The fields that say what came of it."""
+    over_bandwidths = [{"bytes_per_second": rate, **asdict(outcome)} for rate, row in rows for outcome in row]
+    return {
+        "outcomes": list(map(asdict, outcomes)),
+        "over_ranks": [asdict(outcome) for row in by_ranks for outcome in row] or None,
+        "over_bandwidths": over_bandwidths or None,
+    }
 
 
 def _title(name: str, cluster: Cluster) -> str:
