@@ -160,7 +160,8 @@ def test_the_job_file_trains_and_its_fields_are_documented(tmp_path):
 def test_fields_of_a_bench_are_documented():
     from dataclasses import fields
 
-    from wavelet.bench.rounds import Failure, Measurement
+    from wavelet.bench.results import Failure
+    from wavelet.bench.rounds import Measurement
     from wavelet.bench.systems import System
     from wavelet.bench.verdict import Row, Verdict
 

@@ -10,12 +10,13 @@ import pytest
 from wavelet.bench import launch, ranks_rounds, ranks_worker
 from wavelet.bench.hosts import Hosts, why_not
 from wavelet.bench.launch import RunFailed
-from wavelet.bench.ranks import RankFailure, RankMeasurement, RankPlan, RankResults, RankSystem, choose_rank_systems
+from wavelet.bench.ranks import RankMeasurement, RankPlan, RankResults, RankSystem, choose_rank_systems
 from wavelet.bench.ranks import sent_by_ring as sent
 from wavelet.bench.ranks_report import about_ranks, rank_document, rank_table
 from wavelet.bench.ranks_rounds import calibrate_ranks, measure_ranks, take_rank_turns
 from wavelet.bench.ranks_verdict import judge_ranks, make_rank_rows, rank_sentences
 from wavelet.bench.ranks_worker import RankSpec
+from wavelet.bench.results import Failure
 from wavelet.report.tables import as_text
 
 from ..processes import Process
@@ -52,7 +53,7 @@ def made_up(seconds=SECONDS, failures=(), plan=PLAN):
         for number, time in enumerate(times)
     ]  # fmt: skip
     systems = [*seconds, *(system for system in failures if system not in seconds)]
-    return RankResults(plan, "glibc", systems, runs, [RankFailure(system, "why", "details") for system in failures])
+    return RankResults(plan, "glibc", systems, runs, [Failure(system, "why", "details") for system in failures])
 
 
 def test_what_is_compared():

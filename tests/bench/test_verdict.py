@@ -3,7 +3,8 @@
 import pytest
 
 from wavelet.bench.document import document, geometric_means
-from wavelet.bench.rounds import Failure, Measurement, Plan, Results
+from wavelet.bench.results import Failure
+from wavelet.bench.rounds import Measurement, Plan, Results
 from wavelet.bench.systems import System, choose_systems
 from wavelet.bench.verdict import geometric_mean, judge, make_rows, sentences
 

@@ -46,6 +46,23 @@ def test_a_file_alone(wavelet, described, tmp_path):
     assert "<title>net on 4 hosts" in (tmp_path / "s.html").read_text()
 
 
+def test_over_bandwidths(wavelet, described, tmp_path):
+    """A slow link, the file's own, and one that costs nothing to speak of: there every gradient can be sent."""
+    files = ("--json", "s.json", "--report", "s.html")
+    done = wavelet("simulate", described, "--period", 4, "--rates", "100gbit,10mbit,100mbit", *files)
+    assert (done.returncode, done.stderr) == (0, "")
+    table = done.stdout.partition("Samples/s over bandwidths")[2]
+    assert max(map(len, table.partition("Take ")[0].splitlines())) <= 80
+    assert "DDP at 100 Gbit/s: the first in the table's order" in table
+    document = json.loads((tmp_path / "s.json").read_text())
+    found = document["over_bandwidths"]
+    assert [entry["bytes_per_second"] for entry in found[::5]] == [1.25e6, 12.5e6, 12.5e9]
+    assert [{**entry, "bytes_per_second": 0} for entry in found[5:10]] == [
+        {"bytes_per_second": 0, **outcome} for outcome in document["outcomes"]
+    ]
+    assert "<td>DDP</td>" in (tmp_path / "s.html").read_text(), "the page has the table over the same bandwidths"
+
+
 def test_a_job_and_its_profile(wavelet, described, tiny, tmp_path):
     """With a budget too, whose interlock comes from the profile; the job takes the place of [model]."""
     assert wavelet("profile", tiny, "--threads", 1, "--json", "p.json").returncode == 0
@@ -77,6 +94,10 @@ def test_a_job_and_its_profile(wavelet, described, tiny, tmp_path):
         (["c.toml", "--waves", "4"], "--waves 4 makes no sense"),
         (["c.toml", "--ranks", "2,x"], "--ranks 2,x makes no sense: give numbers from 1 to 65,536"),
         (["c.toml", "--ranks", "0"], "--ranks 0 makes no sense"),
+        (
+            ["c.toml", "--rates", "1gbit,5"],
+            "--rates 1gbit,5: the rate '5' makes no sense: give a number with kbit, mbit",
+        ),
         (["c.toml", "--budget", "1x"], "--budget needs the memory of each layer"),
         (["c.toml", "--report", "nowhere/s.html"], "there is no folder nowhere"),
     ],
@@ -101,6 +122,28 @@ def test_the_page_shows_what_the_example_gives(wavelet):
     page = (ROOT / "docs" / "simulate.md").read_text(encoding="utf-8")
     table = page[page.index("resnet-50 on 16") :].partition("\n```")[0]
     assert table == "\n".join(printed).partition("\n\nOf those")[0]
+
+
+def test_the_page_says_where_the_example_takes_what(wavelet, tmp_path, monkeypatch):
+    """The picture of "Which strategy for my network?" is described as its command, which the page gives, finds it."""
+    page = (ROOT / "docs" / "which-strategy.md").read_text(encoding="utf-8")
+    command = page.partition("wavelet simulate ")[2].partition("\npython")[0].replace("\\\n", "")
+    arguments = command.replace("examples/", f"{ROOT}/examples/").split()
+    done = wavelet("simulate", *arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    advice = done.stdout.partition("Take ")[2].partition(":")[0]
+    assert advice == (
+        "local SGD (H=10) at 10 Mbit/s, DreamDDP (H=10) from 20 Mbit/s to 1 Gbit/s, Wavelet (K=2) at 2 Gbit/s, "
+        "DDP from 5 Gbit/s to 100 Gbit/s"
+    )
+    described = " ".join(page.partition("![")[2].partition("]")[0].split())
+    for words in ("at 10 Mbit/s", "from 20 Mbit/s to 1 Gbit/s", "at 2 Gbit/s", "from 5 Gbit/s on"):
+        assert words in described
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "pictures"))
+    picture = pytest.importorskip("which_strategy", exc_type=ImportError)
+    rows = picture.rows_of(json.loads((tmp_path / "simulated.json").read_text()))
+    labels = [text.get_text() for text in picture.draw(rows).axes[0].texts]
+    assert labels == ["local\nSGD", "DreamDDP", "Wavelet", "DDP"]
 
 
 def test_fields_and_entries_are_documented():

@@ -105,6 +105,16 @@ def test_communication_that_takes_computing_time():
     assert (found.seconds, found.compute_seconds, found.exposed_seconds) == pytest.approx((8, 7, 1))
 
 
+def test_layers_that_are_sent_early_are_free_of_waiting_but_not_of_computing_time():
+    """Layer 2 goes in both iterations of a period, layer 1 in one, which without cost to the core take 6 and 7. Layer 2
+    is down at 2 and takes half of the core until 4: the backward ends at 7, and layer 1 is sent to 8. Local SGD sends
+    beside nothing, for 3 s in two iterations of 6."""
+    layers = Layers((0.0, 0.0), (4.0, 2.0), (1.0, 2.0))
+    costly = dataclasses.replace(PAIR, cpu_seconds_per_byte=0.5)
+    assert [seconds(dream(2), cluster, layers) for cluster in (PAIR, costly)] == pytest.approx([6.5, 7.5])
+    assert [seconds(local(2), cluster, layers) for cluster in (PAIR, costly)] == pytest.approx([7.5, 7.5])
+
+
 def test_communication_that_takes_all_computing_time():
     """Each byte takes 2 s of the core: sent from 2 to 6, while nothing is computed; down at 10, sent to 12."""
     layers = Layers((0.0, 0.0), (4.0, 2.0), (1.0, 2.0))
@@ -164,5 +174,5 @@ def test_thousands_of_ranks_are_simulated():
     forward, backward, size = (tuple(rng.random(300)) for _ in range(3))
     layers = Layers(forward, backward, size)
     cluster = dataclasses.replace(stragglers(4096, 0.01), inter=Link(100.0, 1e-4), all_reduce="tree")
-    for outcome in compare([naive(), wait_free(10), waves(2, 10), local(8)], lambda _: layers, cluster, layers.alone):
+    for outcome in compare(STRATEGIES, lambda _: layers, cluster, layers.alone):
         assert 0 < outcome.efficiency < 1

@@ -104,18 +104,28 @@ def test_local_sgd():
 
 
 def test_dream_ddp():
-    """Iteration 0 sends layer 2: down at 3 + 4, sent to 13, 3 after the backward. Iteration 1 sends layer 1: down at
-    3 + 7, sent to 15, 5 after the backward. Each is updated then: 14 and 16."""
-    layers = dataclasses.replace(TWO, input=0, copy=0)
-    assert ends(dream(2), layers, 4) == pytest.approx([14, 30, 44, 60])
+    """Four layers of 1 s backward and 1.5 s on the link, after a forward of 1 s. Iteration 0 sends the last two layers:
+    down at 2 and 3, sent to 3.5 and 5, with the backward; updated at 6. Iteration 1, from 6: the first two are down at
+    10 and 11, sent to 11.5 and 13, 2 after the backward; the last one is down at 8 and goes once more before them, for
+    nothing; updated at 14."""
+    layers = Layers((0.25,) * 4, (1.0,) * 4, (1.5,) * 4, update=1.0)
+    assert ends(dream(2), layers, 4) == pytest.approx([6, 14, 20, 28])
     found = outcome(dream(2), layers)
-    assert parts(found) == pytest.approx((15, 11, 4, 0))
-    assert found.sent_bytes == 5.5
+    assert parts(found) == pytest.approx((7, 6, 1, 0))
+    assert found.sent_bytes == 5 * 1.5 / 2
 
 
 def test_a_period_longer_than_there_are_layers():
-    """Two of five iterations send something; the others compute alone."""
-    assert ends(dream(5), dataclasses.replace(TWO, input=0, copy=0), 5) == pytest.approx([14, 30, 41, 52, 63])
+    """Layer 2 goes behind every backward, from 4 to 7; layer 1 in one iteration of five, 5 s after its backward."""
+    layers = dataclasses.replace(TWO, bytes=(5.0, 3.0), input=0, copy=0)
+    assert ends(dream(5), layers, 5) == pytest.approx([16, 27, 38, 49, 60])
+    assert outcome(dream(5), layers).sent_bytes == pytest.approx((5 * 3 + 5) / 5)
+
+
+def test_a_layer_without_weights_is_not_sent():
+    layers = Layers((0.5, 0.5), (1.0, 1.0), (0.0, 1.0))
+    cluster = dataclasses.replace(PAIR, inter=Link(1.0, 10.0))
+    assert ends(dream(1), layers, 1, cluster) == pytest.approx([23]), "2 messages, each 10 s late, from 2 on"
 
 
 @given(some.data())

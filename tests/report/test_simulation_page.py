@@ -1,6 +1,8 @@
 """The page of a simulated cluster: whole, self-contained, and safe from names."""
 
+import dataclasses
 import json
+import math
 import re
 
 import pytest
@@ -50,6 +52,23 @@ def test_each_section_is_there(text):
     lines = figures["bandwidth"]["light"]["data"]
     assert [line["name"] for line in lines] == [strategy.name for strategy in STRATEGIES]
     assert len({line["line"]["color"] for line in lines}) == len(STRATEGIES), "each has a colour of its own"
+
+
+def test_areas_cover_the_picture_over_bandwidths():
+    """From the lowest rate to the highest without a gap, each in the colour of the strategy that is to be taken."""
+    from wavelet.planning.advice import areas
+    from wavelet.report.simulation_figures import bandwidth_figure, colour_of
+    from wavelet.report.style import DARK
+
+    rows = [(rate, [*page().outcomes]) for rate in (0.5, 1.0, 2.0)]
+    slow = [dataclasses.replace(each, seconds=each.seconds + 100 * (not each.of_weights)) for each in rows[0][1]]
+    rows[0] = (0.5, slow)
+    found = areas(rows)
+    assert len(found) == 2
+    spans = [shape for shape in bandwidth_figure(rows, 1.0, DARK)["layout"]["shapes"] if shape["type"] == "rect"]
+    assert [span["fillcolor"] for span in spans] == [colour_of(area.strategy, DARK) for area in found]
+    border = 8e-6 * math.sqrt(0.5)
+    assert [span[end] for span in spans for end in ("x0", "x1")] == pytest.approx([4e-6, border, border, 16e-6])
 
 
 def test_the_bars_are_the_iteration():

@@ -29,9 +29,8 @@ class BenchProgress:
 
     def running(self, results: Results, number: int, system: System, event: Event) -> None:
         """An event of a run in round `number`."""
-        plan = results.plan
-        title = f"{plan.job}, {results.allocator}, round {number + 1}/{plan.rounds}: {system.name}"
-        self.move(event, title, event.get("done", 0) * system.processes / plan.batches)
+        share = event.get("done", 0) * system.processes / results.plan.batches
+        self.move(event, results.title(number, system), share)
 
     def move(self, event: Event, title: str, share: float) -> None:
         """An event of a run that is called `title`, of which `share` is done."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
+
+from wavelet.bench.results import Results
 
 __all__ = [
     "BUCKETS",
     "BY_DEFAULT",
     "PRECISIONS",
     "Precision",
-    "RankFailure",
     "RankMeasurement",
     "RankPlan",
     "RankResults",
@@ -137,24 +138,7 @@ class RankMeasurement:
     peak_resident_bytes: int
 
 
-@dataclass(frozen=True)
-class RankFailure:
-    """A system that could not be measured, and why."""
-
-    system: RankSystem
-    reason: str
-    details: str
-
-
-@dataclass
-class RankResults:
-    """What one job gave under one allocator."""
-
-    plan: RankPlan
-    allocator: str
-    systems: list[RankSystem]
-    measurements: list[RankMeasurement] = field(default_factory=list)
-    failures: list[RankFailure] = field(default_factory=list)
+RankResults = Results[RankPlan, RankSystem, RankMeasurement]
 
 
 def choose_rank_systems(tuned: dict[Precision, int | None]) -> list[RankSystem]:

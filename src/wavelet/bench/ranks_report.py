@@ -52,7 +52,7 @@ def rank_document(results: Sequence[RankResults]) -> dict[str, Any]:
 
     Returns:
         ``measurements``: every run, as `RankMeasurement`, with its job and allocator.
-        ``failures``: systems that could not be measured, as `RankFailure`.
+        ``failures``: systems that could not be measured, as `Failure`.
         ``rows``: the tables, as `RankRow`. ``verdicts``: as `RankVerdict`.
         ``sent_bytes_are``: `measured` on the links, or `computed`.
     """

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import itertools
 import math
 import tempfile
 from collections.abc import Callable, Sequence
@@ -18,13 +16,13 @@ from wavelet.bench.ranks import (
     BY_DEFAULT,
     PRECISIONS,
     Precision,
-    RankFailure,
     RankMeasurement,
     RankPlan,
     RankResults,
     RankSystem,
 )
 from wavelet.bench.ranks_worker import RankSpec
+from wavelet.bench.results import take_turns
 from wavelet.bench.systems import round_up
 from wavelet.bench.worker import NUM_SEEDS
 
@@ -83,27 +81,16 @@ def take_rank_turns(
     hosts: Sequence[Host] | None,
     on_run: Callable[[int, RankSystem, Event], None] = lambda number, system, event: None,
 ) -> None:
-    """Run all systems of `results` once a round, in their order, and add what they give.
-
-    A system that fails is left out of the later rounds.
-
-    Args:
-        on_run: hears the number of the round, the system, and each run's events, the last being ``finish``.
+    """See `wavelet.bench.results.take_turns`.
 
     Raises:
         RunFailed: the plain loop itself failed; there is nothing to compare with.
     """
-    for number, system in itertools.product(range(results.plan.rounds), results.systems):
-        hear = functools.partial(on_run, number, system)
-        if not any(failure.system == system for failure in results.failures):
-            try:
-                run = measure_ranks(system, results.plan, number, hosts, allocator=results.allocator, on_event=hear)
-                results.measurements.append(run)
-            except RunFailed as failure:
-                if system.kind == "compute":
-                    raise
-                results.failures.append(RankFailure(system, failure.reason, failure.details))
-        hear({"event": "finish"})
+
+    def take(system: RankSystem, number: int, hear: Hear) -> RankMeasurement:
+        return measure_ranks(system, results.plan, number, hosts, allocator=results.allocator, on_event=hear)
+
+    take_turns(results, take, lambda system: system.kind == "compute", on_run)
 
 
 def measure_ranks(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 
-from wavelet.bench.ranks import PRECISIONS, Precision, RankMeasurement, RankResults, RankSystem
+from wavelet.bench.ranks import PRECISIONS, Precision, RankResults, RankSystem
 
 __all__ = ["RankRow", "RankVerdict", "judge_ranks", "make_rank_rows", "rank_sentences"]
 
@@ -62,15 +61,13 @@ class RankVerdict:
 
 def make_rank_rows(results: RankResults) -> list[RankRow]:
     """A row for each system, in order."""
-    reasons = {failure.system: failure.reason for failure in results.failures}
     rows = []
     for system in results.systems:
-        runs = _runs(results, system)
-        if system in reasons or not runs:
-            rows.append(RankRow(system, failure=reasons.get(system, "not run")))
+        failure = results.why_not(system)
+        if failure:
+            rows.append(RankRow(system, failure=failure))
             continue
-        times = [run.seconds_per_batch for run in runs]
-        losses = [run.validation_loss for run in runs if run.validation_loss is not None]
+        times = [run.seconds_per_batch for run in results.runs(system)]
         baseline = _best(results, "ddp", system.precision)
         rows.append(
             RankRow(
@@ -78,8 +75,8 @@ def make_rank_rows(results: RankResults) -> list[RankRow]:
                 seconds_per_batch=median(times),
                 lowest=min(times),
                 highest=max(times),
-                sent_bytes_per_batch=median(run.sent_bytes_per_batch for run in runs),
-                validation_loss=median(losses) if losses else None,
+                sent_bytes_per_batch=median(run.sent_bytes_per_batch for run in results.runs(system)),
+                validation_loss=results.median_loss(system, lambda run: run.validation_loss),
                 ratio=_times_as_fast(results, system, baseline) if system.trains else None,
                 best=system == baseline,
                 of_limit=_of_limit(results, system) if system.trains else None,
@@ -129,16 +126,9 @@ def rank_sentences(verdicts: list[RankVerdict]) -> list[str]:
     return lines
 
 
-def _runs(results: RankResults, system: RankSystem) -> list[RankMeasurement]:
-    return [run for run in results.measurements if run.system == system]
-
-
 def _seconds(results: RankResults, system: RankSystem | None) -> float | None:
-    """Median seconds a batch; None for a system that failed, even once."""
-    if system is None or any(failure.system == system for failure in results.failures):
-        return None
-    times = [run.seconds_per_batch for run in _runs(results, system)]
-    return median(times) if times else None
+    """Median seconds a batch."""
+    return results.median(system, lambda run: run.seconds_per_batch)
 
 
 def _times_as_fast(results: RankResults, system: RankSystem | None, baseline: RankSystem | None) -> float | None:
@@ -148,18 +138,10 @@ def _times_as_fast(results: RankResults, system: RankSystem | None, baseline: Ra
 
 def _best(results: RankResults, kind: str, precision: Precision) -> RankSystem | None:
     """The fastest of a kind, among those that are compared like for like."""
-    return _fastest(
-        results, lambda system: system.kind == kind and system.precision == precision and system.like_for_like
+    return results.fastest(
+        lambda system: system.kind == kind and system.precision == precision and system.like_for_like,
+        lambda run: run.seconds_per_batch,
     )
-
-
-def _fastest(results: RankResults, wanted: Callable[[RankSystem], bool]) -> RankSystem | None:
-    times = {
-        system: seconds
-        for system in results.systems
-        if wanted(system) and (seconds := _seconds(results, system)) is not None
-    }
-    return min(times, key=lambda system: times[system], default=None)
 
 
 def _limits(results: RankResults, precision: Precision) -> tuple[float | None, float | None]:

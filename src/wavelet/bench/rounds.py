@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import functools
-import itertools
 import math
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+from wavelet.bench import results
 from wavelet.bench.allocators import environment
-from wavelet.bench.launch import Event, RunFailed, run_side_by_side
+from wavelet.bench.launch import Event, run_side_by_side
 from wavelet.bench.systems import System, round_up, warmup_batches
 from wavelet.bench.worker import NUM_SEEDS, Spec
 
-__all__ = ["Failure", "Measurement", "Plan", "Results", "calibrate", "measure", "take_turns"]
+__all__ = ["Measurement", "Plan", "Results", "calibrate", "measure", "take_turns"]
 
 
 @dataclass(frozen=True)
@@ -56,24 +55,7 @@ class Measurement:
     peak_resident_bytes: int
 
 
-@dataclass(frozen=True)
-class Failure:
-    """A system that could not be measured, and why."""
-
-    system: System
-    reason: str
-    details: str
-
-
-@dataclass
-class Results:
-    """What one job gave under one allocator."""
-
-    plan: Plan
-    allocator: str
-    systems: Sequence[System]
-    measurements: list[Measurement] = field(default_factory=list)
-    failures: list[Failure] = field(default_factory=list)
+Results = results.Results[Plan, System, Measurement]
 
 
 def calibrate(
@@ -95,30 +77,18 @@ def calibrate(
 
 
 def take_turns(
-    results: Results, on_run: Callable[[int, System, Event], None] = lambda number, system, event: None
+    found: Results, on_run: Callable[[int, System, Event], None] = lambda number, system, event: None
 ) -> None:
-    """Run all systems of `results` once a round, in their order, and add what they give.
-
-    A system that fails is left out of the later rounds.
-
-    Args:
-        on_run: hears the number of the round, the system, and each run's events, the last being ``finish``.
+    """See `wavelet.bench.results.take_turns`.
 
     Raises:
         RunFailed: the plain loop itself failed; there is nothing to compare with.
     """
-    for number, system in itertools.product(range(results.plan.rounds), results.systems):
-        hear = functools.partial(on_run, number, system)
-        if not any(failure.system == system for failure in results.failures):
-            try:
-                results.measurements.append(
-                    measure(system, results.plan, number, allocator=results.allocator, on_event=hear)
-                )
-            except RunFailed as failure:
-                if system.kind == "plain" and not system.compile:
-                    raise
-                results.failures.append(Failure(system, failure.reason, failure.details))
-        hear({"event": "finish"})
+
+    def take(system: System, number: int, hear: Callable[[Event], None]) -> Measurement:
+        return measure(system, found.plan, number, allocator=found.allocator, on_event=hear)
+
+    results.take_turns(found, take, lambda system: system.kind == "plain" and not system.compile, on_run)
 
 
 def measure(
@@ -155,10 +125,10 @@ def measure(
         return _combine(system, number, seed, run_side_by_side(specs, environment(allocator), on_event))
 
 
-def _combine(system: System, number: int, seed: int, results: Sequence[dict[str, Any]]) -> Measurement:
+def _combine(system: System, number: int, seed: int, runs: Sequence[dict[str, Any]]) -> Measurement:
     """The measurement of a system from the results of its processes."""
-    seconds = max(result["end"] for result in results) - min(result["start"] for result in results)
-    samples = sum(result["samples"] for result in results)
+    seconds = max(run["end"] for run in runs) - min(run["start"] for run in runs)
+    samples = sum(run["samples"] for run in runs)
     return Measurement(
         system=system,
         round=number,
@@ -166,8 +136,8 @@ def _combine(system: System, number: int, seed: int, results: Sequence[dict[str,
         samples=samples,
         seconds=seconds,
         samples_per_second=samples / seconds,
-        training_loss=results[0]["training_loss"],
-        validation_loss=results[0]["validation_loss"],
-        validation_accuracy=results[0]["validation_accuracy"],
-        peak_resident_bytes=sum(result["peak_resident_bytes"] for result in results),
+        training_loss=runs[0]["training_loss"],
+        validation_loss=runs[0]["validation_loss"],
+        validation_accuracy=runs[0]["validation_accuracy"],
+        peak_resident_bytes=sum(run["peak_resident_bytes"] for run in runs),
     )

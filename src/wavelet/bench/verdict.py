@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from statistics import median
 
-from wavelet.bench.rounds import Measurement, Results
+from wavelet.bench.rounds import Results
 from wavelet.bench.systems import System
 
 __all__ = ["NOT_IN_MEAN", "Row", "Verdict", "geometric_mean", "judge", "make_rows", "sentences"]
@@ -68,17 +68,15 @@ class Verdict:
 
 def make_rows(results: Results) -> list[Row]:
     """A row for each system, in order."""
-    reasons = {failure.system: failure.reason for failure in results.failures}
     baselines = {compiled: _fastest_plain(results, compiled) for compiled in (False, True)}
     rows = []
     for system in results.systems:
-        if system in reasons or not _runs(results, system):
-            rows.append(Row(system, failure=reasons.get(system, "not run")))
+        failure = results.why_not(system)
+        if failure:
+            rows.append(Row(system, failure=failure))
             continue
-        runs = _runs(results, system)
-        rates = [run.samples_per_second for run in runs]
+        rates = [run.samples_per_second for run in results.runs(system)]
         baseline = baselines[system.compile]
-        losses = [run.validation_loss for run in runs if run.validation_loss is not None]
         rows.append(
             Row(
                 system,
@@ -87,8 +85,8 @@ def make_rows(results: Results) -> list[Row]:
                 highest=max(rates),
                 ratio=_over(results, system, baseline),
                 best=system == baseline,
-                validation_loss=median(losses) if losses else None,
-                peak_resident_bytes=round(median(run.peak_resident_bytes for run in runs)),
+                validation_loss=results.median_loss(system, lambda run: run.validation_loss),
+                peak_resident_bytes=round(median(run.peak_resident_bytes for run in results.runs(system))),
             )
         )
     return rows
@@ -152,31 +150,14 @@ def geometric_mean(ratios: Iterable[float]) -> float | None:
     return math.exp(sum(logarithms) / len(logarithms)) if logarithms else None
 
 
-def _runs(results: Results, system: System) -> Sequence[Measurement]:
-    return [run for run in results.measurements if run.system == system]
-
-
-def _rate(results: Results, system: System) -> float | None:
-    """Median samples/s; None for a system that failed, even once."""
-    if any(failure.system == system for failure in results.failures):
-        return None
-    rates = [run.samples_per_second for run in _runs(results, system)]
-    return median(rates) if rates else None
-
-
 def _over(results: Results, system: System | None, baseline: System | None) -> float | None:
     """Median samples/s of one system over another's."""
-    if system is None or baseline is None:
-        return None
-    above, below = _rate(results, system), _rate(results, baseline)
+    above, below = (results.median(each, lambda run: run.samples_per_second) for each in (system, baseline))
     return None if above is None or below is None else above / below
 
 
 def _fastest(results: Results, wanted: Callable[[System], bool]) -> System | None:
-    rates = {
-        system: rate for system in results.systems if wanted(system) and (rate := _rate(results, system)) is not None
-    }
-    return max(rates, key=lambda system: rates[system], default=None)
+    return results.fastest(wanted, lambda run: -run.samples_per_second)
 
 
 def _fastest_plain(results: Results, compiled: bool) -> System | None:

@@ -139,9 +139,7 @@ def _compare(
 
 def _move(progress: BenchProgress, results: RankResults, number: int, system: RankSystem, event: Event) -> None:
     """Move the bar by an event of a run in round `number`."""
-    plan = results.plan
-    title = f"{plan.job}, {results.allocator}, round {number + 1}/{plan.rounds}: {system.name}"
-    progress.move(event, title, event.get("done", 0) / plan.batches)
+    progress.move(event, results.title(number, system), event.get("done", 0) / results.plan.batches)
 
 
 def _show(results: RankResults) -> None:

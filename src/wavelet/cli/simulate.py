@@ -2,16 +2,15 @@
 
 The fields of its JSON: ``versions``; ``cluster`` and ``model``, what was simulated; ``outcomes``, one for each strategy
 with the fields of `wavelet.planning.comparison.Outcome`; ``over_ranks`` and ``over_bandwidths``, lists of the same, the
-latter with ``bytes_per_second``, null where they were not asked for.
+latter with ``bytes_per_second``, null where neither `--ranks` or `--rates` nor a page asked for them.
 """
 
 from __future__ import annotations
 
-import json as jsons
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,25 +24,29 @@ from wavelet.cli.options import (
     Report,
     Seed,
     Threads,
-    first_batches,
     json_file,
-    load_job,
     output_file,
     refusing,
-    set_threads,
     waves_to_measure,
 )
+from wavelet.cli.simulated import Model, measure_profile, model_of_file, model_of_profile, read_profile
 from wavelet.report.machine import versions
 from wavelet.report.progress import Bar
-from wavelet.report.simulation import efficiency_table, outcome_table, rate_text, verdict
+from wavelet.report.simulation import (
+    areas_sentence,
+    bandwidth_table,
+    efficiency_table,
+    outcome_table,
+    rate_text,
+    verdict,
+)
 from wavelet.report.tables import show
 
 if TYPE_CHECKING:
     from wavelet.planning.cluster import Cluster
+    from wavelet.planning.cluster_file import ClusterFile
     from wavelet.planning.comparison import Outcome
-    from wavelet.planning.layers import Layers
     from wavelet.planning.strategies import Strategy
-    from wavelet.profiling.profile import Profile
 
 __all__ = ["simulate"]
 
@@ -63,6 +66,7 @@ def simulate(
     waves: Annotated[str, typer.Option(help="Numbers of waves to simulate.")] = "2",
     budget: Annotated[str | None, typer.Option(help="Waves within so much memory.", show_default="free")] = None,
     ranks: Annotated[str | None, typer.Option(help="Efficiency over these, as 2,4,8.", show_default="none")] = None,
+    rates: Annotated[str | None, typer.Option(help="Speed over these, as 10mbit,1gbit.", show_default="none")] = None,
     batch_size: BatchSize = None,
     seed: Seed = 0,
     threads: Threads = None,
@@ -73,7 +77,8 @@ def simulate(
     """Simulate DDP, Wavelet, local SGD and DreamDDP on a cluster."""
     target, page = json_file(json, force), output_file(report, force)
     counts = waves_to_measure(waves)
-    numbers = _numbers(ranks)
+    numbers, bandwidths = _numbers(ranks), _bandwidths(rates)
+    from wavelet.planning.advice import areas
     from wavelet.planning.cluster_file import read_cluster
     from wavelet.planning.comparison import compare, over_bandwidths, over_ranks
 
@@ -82,14 +87,14 @@ def simulate(
         for number in numbers:
             described.cluster.resized(number)
     if job is None:
-        if described.model is None:
-            raise Refusal(f"{cluster} has no [model]: give one, or a JOB, or the JSON of wavelet profile")
-        if budget is not None:
-            raise Refusal("--budget needs the memory of each layer: give a JOB, or the JSON of wavelet profile")
-        model = _Model(described.name, dict.fromkeys((1, *counts), described.model), dict.fromkeys(counts))
+        model = model_of_file(cluster, described, counts, budget)
     else:
-        found = _profile(job, counts, seed, batch_size, threads)
-        model = _model_of(Path(job).stem, found, counts, budget)
+        found = (
+            read_profile(Path(job), counts)
+            if job.endswith(".json")
+            else measure_profile(job, counts, seed=seed, batch_size=batch_size, threads=threads)
+        )
+        model = model_of_profile(Path(job).stem, found, counts, budget)
     strategies = _strategies(model, described.bucket_bytes, period)
     setting = (strategies, lambda strategy: model.layers[strategy.waves])
     alone = model.layers[1].alone
@@ -98,20 +103,12 @@ def simulate(
         if not numbers and page:
             numbers = _powers(described.cluster)
         by_ranks = over_ranks(*setting, described.cluster, alone, numbers)
-        rates = [share * described.cluster.inter.bytes_per_second for share in _RATES] if page else []
-        by_rate = over_bandwidths(*setting, described.cluster, alone, rates)
+        if not bandwidths and page:
+            bandwidths = [share * described.cluster.inter.bytes_per_second for share in _RATES]
+        by_rate = over_bandwidths(*setting, described.cluster, alone, bandwidths)
+        rows = list(zip(bandwidths, by_rate, strict=True))
     if target:
-        target.write(
-            {
-                "command": "simulate",
-                "versions": versions(),
-                "cluster": asdict(described.cluster) | {"bucket_bytes": described.bucket_bytes},
-                "model": {"name": model.name, "layers": [{"waves": k, **asdict(v)} for k, v in model.layers.items()]},
-                "outcomes": list(map(asdict, outcomes)),
-                "over_ranks": _flat(by_ranks),
-                "over_bandwidths": _flat(by_rate, [{"bytes_per_second": rate} for rate in rates]),
-            }
-        )
+        target.write({**_about(described, model), **_fields(outcomes, by_ranks, rows)})
     title = _title(model.name, described.cluster)
     if page:
         from wavelet.report.simulation_page import SimulationPage, render_simulation
@@ -121,22 +118,15 @@ def simulate(
             "cluster": str(cluster),
             "versions": f"wavelet {versions()['wavelet']}",
         }
-        rows = [(rate, row) for rate, row in zip(rates, by_rate, strict=True)]
         shown = SimulationPage(title, described.cluster, outcomes, by_ranks, rows, verdict(outcomes), about)
         page.write_text(render_simulation(shown))
     show(outcome_table(title, outcomes))
     if ranks:
         show(efficiency_table(by_ranks))
+    if rates:
+        show(bandwidth_table(rows))
+        print(areas_sentence(areas(rows)))
     print("\n".join(verdict(outcomes)))
-
-
-@dataclass(frozen=True)
-class _Model:
-    """What is trained: for each number of waves its seconds, and an interlock or None."""
-
-    name: str
-    layers: dict[int, Layers]
-    interlocks: dict[int, Any]
 
 
 def _numbers(text: str | None) -> list[int]:
@@ -154,6 +144,22 @@ def _numbers(text: str | None) -> list[int]:
     return sorted({int(part) for part in parts})
 
 
+def _bandwidths(text: str | None) -> list[float]:
+    """The bytes a second in a list of rates such as ``10mbit,1gbit``, ascending.
+
+    Raises:
+        Refusal: one is no rate.
+    """
+    from wavelet.planning.quantities import bits_per_second
+
+    if text is None:
+        return []
+    try:
+        return sorted({bits_per_second(part.strip()) / 8 for part in text.split(",")})
+    except ValueError as error:
+        raise Refusal(f"--rates {text}: {error}") from error
+
+
 def _powers(cluster: Cluster) -> list[int]:
     """Hosts doubled until there are as many as the cluster has, and twice more."""
     counts = [cluster.ranks_per_host]
@@ -162,62 +168,35 @@ def _powers(cluster: Cluster) -> list[int]:
     return counts
 
 
-def _profile(job: str, counts: Sequence[int], seed: int, batch_size: int | None, threads: int | None) -> Profile:
-    """From a file of `wavelet profile`, or measured now.
-
-    Raises:
-        Refusal: the file is none, or the profile lacks a number of waves.
-    """
-    from wavelet.profiling.profile import Profile
-
-    if not job.endswith(".json"):
-        from wavelet.alternatives import profile_job
-
-        set_threads(threads)
-        loaded = load_job(job, seed=seed, batch_size=batch_size)
-        with Bar(f"profiling {loaded.name}", None):
-            return profile_job(loaded, first_batches(loaded, 1)[0], waves=tuple(sorted({1, *counts})))
-    try:
-        document = jsons.loads(Path(job).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise Refusal(f"{job} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise Refusal(f"{job} is no JSON: give what wavelet profile JOB --json FILE has written") from error
-    if not isinstance(document, dict) or "profile" not in document:
-        raise Refusal(f"{job} has no profile in it: give what wavelet profile JOB --json FILE has written")
-    with refusing(ValueError):
-        found = Profile.from_json(document["profile"])
-    missing = sorted({1, *counts} - found.timings.keys())
-    if missing:
-        wanted = ",".join(map(str, sorted({1, *counts})))
-        raise Refusal(f"{job} was not measured with waves={missing[0]}: profile the job with --waves {wanted}")
-    return found
-
-
-def _model_of(name: str, found: Profile, counts: Sequence[int], budget: str | None) -> _Model:
-    """The layers of a profile; with a budget, the interlocks that keep it."""
-    from wavelet.planning.layers import layers_of
-    from wavelet.planning.plan import make_plan
-
-    interlocks: dict[int, Any] = dict.fromkeys(counts)
-    with refusing(ValueError):
-        if budget is not None:
-            wanted = int(budget) if budget.isdecimal() else budget
-            interlocks = {count: make_plan(found, wanted, count).interlock for count in counts}
-        layers = {count: layers_of(found, count, interlocks.get(count)) for count in {1, *counts}}
-    return _Model(name, layers, interlocks)
-
-
-def _strategies(model: _Model, bucket_bytes: float, period: int) -> list[Strategy]:
+def _strategies(model: Model, bucket_bytes: float, period: int) -> list[Strategy]:
     from wavelet.planning.strategies import dream, local, naive, wait_free, waves
 
     several = [waves(count, bucket_bytes, interlock) for count, interlock in model.interlocks.items()]
     return [naive(), wait_free(bucket_bytes), *several, local(period), dream(period)]
 
 
-def _flat(rows: Sequence[Sequence[Outcome]], more: Sequence[dict[str, Any]] | None = None) -> list[Any] | None:
-    labels = more if more is not None else [{}] * len(rows)
-    return [{**label, **asdict(outcome)} for label, row in zip(labels, rows, strict=True) for outcome in row] or None
+def _about(described: ClusterFile, model: Model) -> dict[str, Any]:
+    """The fields that say what was simulated."""
+    return {
+        "command": "simulate",
+        "versions": versions(),
+        "cluster": asdict(described.cluster) | {"bucket_bytes": described.bucket_bytes},
+        "model": {"name": model.name, "layers": [{"waves": k, **asdict(v)} for k, v in model.layers.items()]},
+    }
+
+
+def _fields(
+    outcomes: Sequence[Outcome],
+    by_ranks: Sequence[Sequence[Outcome]],
+    rows: Sequence[tuple[float, Sequence[Outcome]]],
+) -> dict[str, Any]:
+    """The fields that say what came of it."""
+    over_bandwidths = [{"bytes_per_second": rate, **asdict(outcome)} for rate, row in rows for outcome in row]
+    return {
+        "outcomes": list(map(asdict, outcomes)),
+        "over_ranks": [asdict(outcome) for row in by_ranks for outcome in row] or None,
+        "over_bandwidths": over_bandwidths or None,
+    }
 
 
 def _title(name: str, cluster: Cluster) -> str:

@@ -17,7 +17,7 @@ from wavelet.planning.cluster import Cluster
 from wavelet.planning.dag import COMPUTE, Dag, Task, make_buckets
 from wavelet.planning.interlock import Interlock
 from wavelet.planning.layers import Layers
-from wavelet.planning.stretches import stretches
+from wavelet.planning.partial_sync import partial_sync
 
 __all__ = ["Strategy", "dream", "local", "naive", "wait_free", "waves"]
 
@@ -135,15 +135,15 @@ def local(period: int) -> Strategy:
 def dream(period: int) -> Strategy:
     """DreamDDP: iteration h of a period sends its layers' weights, each once the backward has left it.
 
-    Each layer is an exchange of its own: C_i = max(B_i, C_before) + c_i. The update comes when backward and exchanges
-    have ended.
+    Which layers those are is planned with the cluster's own times, see `wavelet.planning.partial_sync`. Each layer is
+    an exchange of its own: C_i = max(B_i, C_before) + c_i. The update comes when backward and exchanges have ended.
     """
 
     def build(dag: Dag, num_iterations: int) -> None:
         layers = dag.layers
-        backward = list(reversed(layers.backward))
-        seconds = [dag.cluster.all_reduce_seconds(size) for size in reversed(layers.bytes)]
-        turns = [make_buckets(layers, 0, only=chosen) for chosen in stretches(backward, seconds, period)]
+        seconds = [dag.cluster.all_reduce_seconds(size) if size else 0.0 for size in reversed(layers.bytes)]
+        plan = partial_sync(layers.backward[::-1], seconds, period)
+        turns = [make_buckets(layers, 0, only=chosen) for chosen in plan.assignment]
         ready = _Ready(dag)
         for number in range(num_iterations):
             buckets = turns[number % period]

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from wavelet.report.frontier import Point, frontier_figure
 from wavelet.report.numbers import significant
 from wavelet.report.plan import schedule_table
 from wavelet.report.profile import block_table
-from wavelet.report.style import DARK, LIGHT
+from wavelet.report.rendering import in_both_schemes, render
 from wavelet.report.timeline import Span
 from wavelet.report.timeline_figure import timeline_figure, views
 from wavelet.waves.wave import wave_name
@@ -71,43 +69,26 @@ class Number(NamedTuple):
 
 def render_page(page: Page) -> str:
     """One HTML document that loads nothing."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    from markupsafe import Markup
-    from plotly.offline import get_plotlyjs
-
-    folder = Path(__file__).parent
-    environment = Environment(
-        loader=FileSystemLoader(folder),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("page.html.jinja").render(
+    return render(
+        "plan",
+        {"wave": lambda colours: [colours.wave(wave) for wave in range(page.plan.waves)]},
         page=page,
         numbers=_numbers(page),
         explanation=_explanation(page.plan),
         wave_names=[wave_name(wave) for wave in range(page.plan.waves)],
-        schemes={"light": dataclasses.asdict(LIGHT), "dark": dataclasses.asdict(DARK)},
         figures=_figures(page),
         blocks=block_table(page.plan.profile),
         schedule=schedule_table(page.plan),
         units=UNITS,
         mebibytes=lambda count: f"{count / 2**20:,.1f} MiB",
-        plotly=Markup(get_plotlyjs()),
-        style=Markup((folder / "page.css").read_text(encoding="utf-8")),
-        script=Markup((folder / "page.js").read_text(encoding="utf-8")),
     )
 
 
 def _figures(page: Page) -> dict[str, object]:
     """What the page's script draws: each figure in both schemes, and what the timeline shows first."""
-    schemes = {"light": LIGHT, "dark": DARK}
-    figures = {
-        "timeline": {name: timeline_figure(page.plan, page.spans, scheme) for name, scheme in schemes.items()},
-    }
+    figures = {"timeline": in_both_schemes(lambda colours: timeline_figure(page.plan, page.spans, colours))}
     if page.points:
-        figures["frontier"] = {name: frontier_figure(page.points, scheme) for name, scheme in schemes.items()}
+        figures["frontier"] = in_both_schemes(lambda colours: frontier_figure(page.points, colours))
     return {"figures": figures, "views": views(page.spans)}
 
 

@@ -8,7 +8,7 @@
     for (const [id, schemes] of Object.entries(figures)) {
       const { data, layout } = structuredClone(schemes[dark.matches ? "dark" : "light"]);
       if (narrow) {
-        layout.margin.r = 12;
+        layout.margin.r = id === "bandwidth" ? 36 : 12;
         layout.margin.l = id === "parts" ? 92 : 56;
         while (layout.xaxis.tickvals?.length > 4) { // there is no room for more
           layout.xaxis.tickvals = layout.xaxis.tickvals.filter((_, index) => index % 2 === 0);

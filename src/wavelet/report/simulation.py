@@ -1,4 +1,4 @@
-"""The tables of a simulated cluster, and the sentence below them."""
+"""The tables of a simulated cluster, and the sentences below them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from wavelet.report.numbers import significant
 from wavelet.report.tables import Table
 
 if TYPE_CHECKING:
+    from wavelet.planning.advice import Area
     from wavelet.planning.comparison import Outcome
 
-__all__ = ["efficiency_table", "outcome_table", "rate_text", "verdict"]
+__all__ = ["areas_sentence", "bandwidth_table", "efficiency_table", "outcome_table", "rate_text", "verdict"]
 
 _COLUMNS = ("strategy", "ms", "exposed", "waiting", "MB sent", "samples/s", "efficiency")
 
@@ -45,6 +46,38 @@ def efficiency_table(rows: Sequence[Sequence[Outcome]]) -> Table:
     for column in zip(*rows, strict=True):
         table.row(column[0].strategy, *(f"{outcome.efficiency:.2f}" for outcome in column))
     return table
+
+
+def bandwidth_table(rows: Sequence[tuple[float, Sequence[Outcome]]]) -> Table:
+    """Samples a second of each strategy over the bandwidth between hosts, and which to take there.
+
+    Args:
+        rows: bytes a second, and the same strategies.
+    """
+    from wavelet.planning.advice import to_take
+
+    names = [outcome.strategy for outcome in rows[0][1]]
+    table = Table("Samples/s over bandwidths", ("bandwidth", *names, "take"), numbers=names)
+    for rate, row in rows:
+        speeds = (significant(outcome.samples_per_second) for outcome in row)
+        table.row(rate_text(rate), *speeds, to_take(row).strategy)
+    return table
+
+
+def areas_sentence(areas: Sequence[Area]) -> str:
+    """Which strategy to take at which bandwidths."""
+    from wavelet.planning.advice import NEARLY
+
+    parts = []
+    for area in areas:
+        first, last = rate_text(area.first), rate_text(area.last)
+        parts.append(
+            f"{area.strategy} at {first}" if area.first == area.last else f"{area.strategy} from {first} to {last}"
+        )
+    return (
+        f"Take {', '.join(parts)}: the first in the table's order that is at most {NEARLY - 1:.0%} slower than the "
+        "fastest, since those after it change the training more."
+    )
 
 
 def verdict(outcomes: Sequence[Outcome]) -> list[str]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from wavelet.planning.advice import areas
 from wavelet.report.numbers import significant
 from wavelet.report.simulation import rate_text
 from wavelet.report.style import Colours, axis, layout, plain, rounded
@@ -73,13 +75,12 @@ def efficiency_figure(rows: Sequence[Sequence[Outcome]], colours: Colours) -> di
     figure = _lines(rows, counts, values, hover, colours)
     ticks = [f"{int(count):,}" for count in counts]
     figure.update_xaxes(axis(colours), fixedrange=True, type="log", title="ranks", tickvals=counts, ticktext=ticks)
-    most = max(max(row) for row in values)
-    figure.update_yaxes(axis(colours), fixedrange=True, title="efficiency", range=[0, 1.05 * max(1.0, most)])
+    figure.update_yaxes(axis(colours), fixedrange=True, title="efficiency", range=_efficiencies(values))
     return plain(figure)
 
 
 def bandwidth_figure(rows: Sequence[tuple[float, Sequence[Outcome]]], own: float, colours: Colours) -> dict[str, Any]:
-    """Milliseconds of an iteration over the bandwidth between hosts, one line a strategy.
+    """Efficiency over the bandwidth between hosts, one line a strategy, on areas in the colour of that to take.
 
     Args:
         rows: bytes a second, and the strategies there.
@@ -88,16 +89,38 @@ def bandwidth_figure(rows: Sequence[tuple[float, Sequence[Outcome]]], own: float
     """
     rates = [rate * 8 / 1e6 for rate, _ in rows]
     found = [row for _, row in rows]
-    hover = [[f"{rate_text(rate)}: {significant(outcome.seconds * 1e3)} ms" for outcome in row] for rate, row in rows]
-    values = [[rounded(outcome.seconds * 1e3) for outcome in row] for row in found]
+    hover = [
+        [
+            f"{rate_text(rate)}: {significant(outcome.seconds * 1e3)} ms, efficiency {outcome.efficiency:.2f}"
+            for outcome in row
+        ]
+        for rate, row in rows
+    ]
+    values = [[outcome.efficiency for outcome in row] for row in found]
     figure = _lines(found, rates, values, hover, colours)
+    for area in areas(rows):
+        first, last = (_border(rates, rate * 8 / 1e6, side) for rate, side in ((area.first, -1), (area.last, 1)))
+        fill = {"fillcolor": colour_of(area.strategy, colours), "opacity": 0.16, "line_width": 0, "layer": "below"}
+        figure.add_vrect(x0=first, x1=last, **fill)
     figure.add_vline(x=own * 8 / 1e6, line={"color": colours.soft, "width": 1, "dash": "dot"})
     shown = [(rate, rate_text(bytes_)) for rate, (bytes_, _) in list(zip(rates, rows, strict=True))[::3]]
+    log = {"type": "log", "range": [math.log10(rates[0]), math.log10(rates[-1])], "ticklabeloverflow": "allow"}
     ticks = {"tickvals": [rate for rate, _ in shown], "ticktext": [text for _, text in shown]}
-    figure.update_xaxes(axis(colours), fixedrange=True, type="log", title="bandwidth between hosts", **ticks)
-    log = {"type": "log", "dtick": "D2", "title": "ms an iteration"}
-    figure.update_yaxes(axis(colours), fixedrange=True, **log)
+    figure.update_xaxes(axis(colours), fixedrange=True, title="bandwidth between hosts", **log, **ticks)
+    figure.update_traces(cliponaxis=False)
+    figure.update_layout(margin_r=40)
+    figure.update_yaxes(axis(colours), fixedrange=True, title="efficiency", range=_efficiencies(values))
     return plain(figure)
+
+
+def _border(rates: Sequence[float], rate: float, side: int) -> float:
+    """Half way, on a scale of ratios, to the next rate on this side; the rate itself where there is none."""
+    place = rates.index(rate) + side
+    return math.sqrt(rate * rates[place]) if 0 <= place < len(rates) else rate
+
+
+def _efficiencies(values: Sequence[Sequence[float]]) -> list[float]:
+    return [0, 1.05 * max(1.0, *map(max, values))]
 
 
 def _lines(
