@@ -18,7 +18,7 @@ help:  ## this list
 
 setup: .venv/ready  ## install everything into .venv
 
-demo: .venv/ready  ## train char-lstm for about a minute: the plain loop, then two waves
+demo: .venv/ready  ## train char-lstm for a minute or two: the plain loop, then two waves
 	$(BIN)/wavelet bench char-lstm --against plain --demo
 
 test: .venv/ready  ## the tests

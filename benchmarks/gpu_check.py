@@ -1,9 +1,10 @@
 """Six minutes on a machine with one GPU: are waves correct there, what do they gain, and what do they hold?
 
 Every measurement runs in a fresh process, because the allocator's back end is fixed before CUDA starts: first the
-update rules against the serial oracle of the tests (bitwise, with deterministic algorithms), then for four jobs the
-plain loop (eager, compiled) and two waves with each stream mode and each back end: samples/s, and the peak of
-allocated and of reserved memory. Prints a table and writes JSON.
+update rules against the serial oracle of the tests (bitwise, with deterministic algorithms), each also with the
+exchange of ranks over NCCL, where one rank sums with nobody; then for four jobs the plain loop (eager, compiled) and
+two waves with each stream mode and each back end: samples/s, and the peak of allocated and of reserved memory. Prints
+a table and writes JSON.
 
     python benchmarks/gpu_check.py --json benchmarks/gpu.json
 """
@@ -39,6 +40,7 @@ def specs(steps: int) -> list[dict[str, Any]]:
         for streams, backend in (("separate", "cudaMallocAsync"), ("shared", "native"))
         for rule in RULES
     ]
+    checks += [{**check, "exchange": "nccl"} for check in checks]
     speeds: list[dict[str, Any]] = []
     for job in JOBS:
         common = {"job": job, "steps": steps}
@@ -60,6 +62,8 @@ def check(spec: dict[str, Any]) -> dict[str, Any]:
     """One rule against the serial oracle, on the GPU."""
     import wavelet
 
+    if "exchange" in spec:
+        meet_alone()
     oracle: Any = import_module("tests.oracle")
     models: Any = import_module("tests.models")
     torch.use_deterministic_algorithms(True)
@@ -82,6 +86,18 @@ def check(spec: dict[str, Any]) -> dict[str, Any]:
         for mine, theirs in zip(model.parameters(), expected.weights, strict=True):
             worst = max(worst, (mine - theirs).abs().max().item())
     return {**spec, "largest_difference": worst}
+
+
+def meet_alone() -> None:
+    """Let one rank exchange over NCCL, in many small buckets, where it would train alone."""
+    import torch.distributed as dist
+
+    from wavelet.exchange import AllReduce
+
+    store = dist.HashStore()  # type: ignore[attr-defined]
+    dist.init_process_group("cpu:gloo,cuda:nccl", store=store, rank=0, world_size=1)
+    engine: Any = import_module("wavelet.engine")
+    engine.check_exchange = lambda *_: AllReduce(bucket_mb=0.001)
 
 
 def speed(spec: dict[str, Any]) -> dict[str, Any]:
@@ -157,14 +173,15 @@ def run_in_process(spec: dict[str, Any], limit: float) -> dict[str, Any]:
 def line(result: dict[str, Any]) -> str:
     """A result as a line of the table."""
     name = f"{result.get('job', result.get('check'))}, {result.get('system', 'against the oracle')}"
+    name += ", over NCCL" if "exchange" in result else ""
     how = f"{result.get('streams', '')} {result['backend']}"
     if "error" in result:
-        return f"{name:<36}{how:<26}{result['error']}"
+        return f"{name:<44}{how:<26}{result['error']}"
     if "check" in result:
-        return f"{name:<36}{how:<26}largest difference {result['largest_difference']:g}"
+        return f"{name:<44}{how:<26}largest difference {result['largest_difference']:g}"
     allocated, reserved = (result[f"peak_{kind}_bytes"] / 2**20 for kind in ("allocated", "reserved"))
     rate = result["samples_per_second"]
-    return f"{name:<36}{how:<26}{rate:>10.0f} samples/s{allocated:>9.0f} MiB allocated{reserved:>9.0f} MiB reserved"
+    return f"{name:<44}{how:<26}{rate:>10.0f} samples/s{allocated:>9.0f} MiB allocated{reserved:>9.0f} MiB reserved"
 
 
 def main() -> int:

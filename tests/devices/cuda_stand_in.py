@@ -17,6 +17,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+import wavelet.devices.cuda
+from wavelet.devices.cuda import Cuda
+
 WAITS_FOR_DEVICE = {"aten::_local_scalar_dense", "aten::equal", "aten::is_nonzero", "aten::nonzero"}
 
 
@@ -199,3 +202,28 @@ class Watch(TorchDispatchMode):
                     taken[storage._cdata] = storage
         self.machine.launch(schema.name, reads, writes, list(taken.values()))
         return result
+
+
+def install(patch):
+    """Let engines run on a machine that this makes, as long as ``patch``, a MonkeyPatch, holds."""
+    made = Machine()
+
+    def record_stream(tensor, stream):
+        made.record(tensor, stream)
+
+    class Torch:
+        """torch, with the machine for a GPU."""
+
+        cuda = made.cuda
+
+        def __getattr__(self, name):
+            return getattr(torch, name)
+
+        def empty(self, *args, pin_memory=False, **kwargs):
+            return torch.empty(*args, **kwargs)
+
+    patch.setattr(wavelet.devices.cuda, "torch", Torch())
+    patch.setattr("wavelet.lifecycle.make_device", Cuda)
+    patch.setattr(torch.Tensor, "record_stream", record_stream, raising=False)
+    torch.set_num_threads(1)
+    return made

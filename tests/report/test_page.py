@@ -8,11 +8,11 @@ from html.parser import HTMLParser
 import pytest
 
 from tests.report.plans import MIB, plan
-from wavelet.report.frontier import frontier_figure
+from wavelet.report.frontier import frontier_figure, gain_in_words
 from wavelet.report.page import Page, Point, render_page
 from wavelet.report.style import DARK, LIGHT
 from wavelet.report.timeline import predicted_spans
-from wavelet.report.timeline_figure import timeline_figure, views
+from wavelet.report.timeline_figure import opening_in_words, timeline_figure, views
 
 POINTS = [
     Point("one wave", "one wave", 9 * MIB, 100.0, True),
@@ -147,3 +147,36 @@ def test_memory_is_stacked_up_to_the_promise_and_no_further():
 def test_predicted_marks_are_hollow_and_measured_ones_filled():
     marks = frontier_figure(POINTS, DARK)["data"][-1]["marker"]["symbol"]
     assert list(marks) == ["square", "circle", "circle-open", "circle-open", "triangle-up"]
+
+
+@pytest.mark.parametrize(
+    ("rates", "words"),
+    [
+        ((107, 120, 125), "than one under each of these budgets: 1.07 times as fast at 1× its memory, 1.25 times"),
+        ((67, 72, 119), "Below 2× the memory of one wave, two waves gain nothing here"),
+        ((67, 103, 119), "Below 1.5× the memory of one wave, two waves gain nothing here"),
+        ((67, 72, 101), "under any budget up to 2× the memory of one wave: they are predicted to reach at most 1.01 "
+         "times its speed. Train with one wave."),
+    ],
+)  # fmt: skip
+def test_what_a_budget_gains_is_said_in_words(rates, words):
+    plans = [Point(name, "plan", MIB, rate, False) for name, rate in zip(("1×", "1.5×", "2×"), rates, strict=True)]
+    run = Point("this run", "plan", MIB, 200.0, True)
+    points = [Point("one wave", "one wave", MIB, 100.0, False), *plans, run]
+    assert words in gain_in_words(points)
+    assert words in " ".join(Reader(render_page(page(points=points))).text.split())
+
+
+def test_without_predictions_nothing_is_said_about_budgets():
+    assert gain_in_words([Point("one wave", "one wave", MIB, 100.0, True)]) is None
+
+
+def test_where_the_picture_opens_is_said():
+    made = plan()
+    spans = [span._replace(batch=span.batch + 6) for span in predicted_spans(made)]
+    assert "Batches 0 to 5 are not in the picture" in opening_in_words(spans, measured=True)
+    words = " ".join(Reader(render_page(page(spans=spans, measured=True))).text.split())
+    assert "opens at batch 8, when all waves are under way; the button “earlier” shows the batches from 6 on" in words
+    begin = min(span.start for span in spans if span.batch == 8 and span.kind == "forward")
+    assert views(spans)["wide"][0] == pytest.approx(1000 * begin, abs=1e-3), "and it does open there"
+    assert opening_in_words(predicted_spans(made, num_batches=4), measured=False) == ""

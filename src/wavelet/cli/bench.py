@@ -66,7 +66,7 @@ def bench(
     rate: Annotated[str | None, typer.Option(help="Of each rank's link, as 500mbit.", show_default="one host")] = None,
     batch_size: BatchSize = None,
     seed: Seed = 0,
-    demo: Annotated[bool, typer.Option("--demo", help="In a minute: the plain loop and two waves.")] = False,
+    demo: Annotated[bool, typer.Option("--demo", help="In a minute or two: the plain loop and two waves.")] = False,
     json: Json = None,
     force: Force = False,
 ) -> None:

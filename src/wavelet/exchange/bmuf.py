@@ -63,6 +63,7 @@ class BlockMomentum(Outer):
     """
 
     def __init__(self, momentum: float, scale: float, *, nesterov: bool) -> None:
+        self.weights_kept = 2 + nesterov
         self._momentum, self._scale, self._nesterov = momentum, scale, nesterov
         self._model: dict[str, Gradients] = {}  # W by trajectory; None for what is not trained
         self._change: dict[str, Gradients] = {}  # Δ

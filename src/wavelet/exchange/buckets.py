@@ -47,6 +47,11 @@ class Bucket:
         """Of the whole tensor."""
         return self.num_elements + len(self.slots)
 
+    @property
+    def nbytes(self) -> int:
+        """Of the whole tensor."""
+        return self.numel * self.dtype.itemsize
+
 
 class Layout:
     """Which gradient lies where in which bucket.

@@ -106,7 +106,7 @@ class Channel:
         future.add_done_callback(lambda _: self.setting.changed())
         self.setting.wait(flight.number, future.done)
         try:
-            future.value()
+            future.wait()  # which is what lets a GPU's stream wait; `value` does not
         except RuntimeError as error:
             raise self.explained(error) from error
 

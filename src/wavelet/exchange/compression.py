@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
-from wavelet.exchange.buckets import Bucket, Parcel
+from wavelet.exchange.buckets import Bucket, Layout, Parcel
 
 __all__ = ["Compression", "LowRank", "Lower"]
 
@@ -38,6 +38,10 @@ class Compression:
 
     def restart(self) -> None:
         """The buckets are others from now on."""
+
+    def resting_bytes(self, layout: Layout, parameters: Sequence[nn.Parameter], num_waves: int) -> int:
+        """The most bytes that are kept from exchange to exchange, and those of exchanges unlike the first."""
+        return 0
 
     def state_dict(self) -> dict[str, Any]:
         """What is kept from exchange to exchange: the tensors themselves."""
@@ -84,6 +88,10 @@ class Lower(Compression):
     def restart(self) -> None:
         self._errors.clear()
 
+    def resting_bytes(self, layout: Layout, parameters: Sequence[nn.Parameter], num_waves: int) -> int:
+        wide = [bucket for bucket in layout.buckets if bucket.dtype.itemsize > self._dtype.itemsize]
+        return num_waves * sum(bucket.nbytes for bucket in wide)
+
     def state_dict(self) -> dict[str, Any]:
         return dict(self._errors)
 
@@ -119,6 +127,16 @@ class LowRank(Compression):
     def restart(self) -> None:
         for kept in (self._state.error_dict, self._state.p_memory_dict, self._state.q_memory_dict):
             kept.clear()
+
+    def resting_bytes(self, layout: Layout, parameters: Sequence[nn.Parameter], num_waves: int) -> int:
+        errors = sum(bucket.nbytes for bucket in layout.buckets)
+        factors = sum(
+            (matrix.shape[0] + matrix.shape[1:].numel()) * matrix.element_size()
+            for matrix in (parameters[index] for index in layout.order)
+            if matrix.dim() > 1
+        )
+        # The hook copies a bucket and what it does not compress in it, and makes the new error beside the old one.
+        return errors + 2 * factors + 3 * max((bucket.nbytes for bucket in layout.buckets), default=0)
 
     def state_dict(self) -> dict[str, Any]:
         state = self._state

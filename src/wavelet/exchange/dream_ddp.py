@@ -120,6 +120,9 @@ class Partial(Local):
         super().load_state_dict(state)
         self._times = {int(since): Times.of(numbers) for since, numbers in state["times"].items()}
 
+    def _mixing_bytes(self, whole: int) -> int:
+        return whole * len(self._setting.weights)  # a schedule may send everything at once, and each wave has a mixing
+
     def _begins(self, wave: int, trajectory: int) -> Count | None:
         pattern = self._patterns[wave]
         if trajectory == 0 and self._phase[0] == self._updates - 1:

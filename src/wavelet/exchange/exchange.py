@@ -158,6 +158,14 @@ class Exchange(ABC):
         """
 
     @abstractmethod
+    def resting_bytes(self) -> int:
+        """The most bytes on the device that it holds between updates, for all waves together.
+
+        Buckets are not among them: a watched step shows those of its wave. Counted are also what kept gradients take
+        because they lie in buckets, and what later exchanges take and the first ones do not.
+        """
+
+    @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """What the next exchange depends on, of this rank: the tensors themselves."""
 
@@ -213,6 +221,9 @@ class Alone(Exchange):
     def finish(self, wave: int, total: Gradients, count: int) -> tuple[Gradients, float]:
         self._setting.unscale([gradient for gradient in total if gradient is not None], wave)
         return total, count
+
+    def resting_bytes(self) -> int:
+        return 0
 
     def state_dict(self) -> dict[str, Any]:
         return {}

@@ -136,6 +136,18 @@ class Local(AmongRanks):
         self._next = 0
         return newest
 
+    def resting_bytes(self) -> int:
+        layout = self._layout(self._pattern(0))
+        whole = sum(bucket.nbytes for bucket in layout.buckets)
+        warm_up = 0 if self._warm_up is None else self._warm_up.resting_bytes()
+        # Steps that are watched may come before any mixing, so its buckets count here.
+        return (
+            warm_up
+            + self._mixing_bytes(whole)
+            + self._buffers.mixing_bytes
+            + self._channel.ranks.transport_bytes(whole)
+        )
+
     def state_dict(self) -> dict[str, Any]:
         warm_up = None if self._warm_up is None else self._warm_up.state_dict()
         lists = {name: list(getattr(self, f"_{name}")) for name in _SAVED}
@@ -164,6 +176,10 @@ class Local(AmongRanks):
     def _finish(self, wave: int, trajectory: int) -> None:
         """In the turn, before the update."""
         return
+
+    @abstractmethod
+    def _mixing_bytes(self, whole: int) -> int:
+        """The most bytes that mixings hold, under way and between them; ``whole``: of all weights once."""
 
     @abstractmethod
     def _updated(self, wave: int, trajectory: int) -> None:

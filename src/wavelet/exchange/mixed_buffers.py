@@ -39,6 +39,11 @@ class MixedBuffers:
         """Whether there are float buffers."""
         return bool(self._shapes)
 
+    @property
+    def mixing_bytes(self) -> int:
+        """The most bytes that a mixing takes: the row, its part of the sum, and as much again to let the mean in."""
+        return 6 * 8 * sum(shape.numel() for shape in self._shapes.values())
+
     def want(self, wave: int) -> None:
         """What the coming forward of ``wave`` leaves is to be mixed."""
         if self._shapes:

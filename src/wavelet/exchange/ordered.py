@@ -81,7 +81,10 @@ class OrderedAllReduce(AmongRanks):
         self._pattern = pattern
         self._flights[wave] = flight
         whole = flight.exchange + self._num_before
-        print_ = _print(weights) if self._check_every is not None and whole % self._check_every == 0 else 0
+        print_ = 0
+        if self._check_every is not None and whole % self._check_every == 0:
+            with self._setting.running(wave):  # behind the wave's last update
+                print_ = _print(weights)
         header = _header(count, zlib.crc32(bytes(pattern)) % _MODULUS, print_)
         self._channel.put(flight, wave, 0, header)
         return flight
@@ -123,6 +126,14 @@ class OrderedAllReduce(AmongRanks):
         if self._order is None:
             self._learn_order(len(total))
         return flight.parcel.gradients(), flight.total * self._factor
+
+    def resting_bytes(self) -> int:
+        weights = self._setting.weights
+        layout = self._layout(tuple(parameter.requires_grad for parameter in weights[0]))
+        flags = sum(len(bucket.slots) * bucket.dtype.itemsize for bucket in layout.buckets)
+        largest = max((bucket.nbytes for bucket in layout.buckets), default=0)
+        kept = self._compression.resting_bytes(layout, weights[0], len(weights))
+        return len(weights) * flags + kept + self._channel.ranks.transport_bytes(largest)
 
     def state_dict(self) -> dict[str, Any]:
         return {

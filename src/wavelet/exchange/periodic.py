@@ -27,6 +27,9 @@ class Outer:
         """An update is about to be made on ``weights``; the first one starts from what all ranks have."""
         return
 
+    weights_kept: int = 0
+    """How many times the weights of each trajectory are kept or made for a step."""
+
     @abstractmethod
     def step(self, trajectory: int, weights: Sequence[nn.Parameter], means: Gradients, *, closes: bool) -> None:
         """Write the weights that ranks go on with; ``closes``: nobody knows when."""
@@ -129,6 +132,9 @@ class Periodic(Local):
         super().load_state_dict(state)
         self._clock.load_state_dict(state["clock"])
         self._outer.load_state_dict(state["outer"])
+
+    def _mixing_bytes(self, whole: int) -> int:
+        return whole * (1 + self._outer.weights_kept * self._setting.num_trajectories)  # in turns one is under way
 
     def _begins(self, wave: int, trajectory: int) -> Count | None:
         number, phase = self._period[trajectory], self._phase[trajectory]

@@ -13,6 +13,10 @@ from torch import Tensor
 
 __all__ = ["Ranks", "group_of"]
 
+NUM_GLOO_THREADS = 2
+LARGEST_GLOO_PART = 2**20
+"""Bytes."""
+
 
 def group_of(group: Any) -> dist.ProcessGroup | None:
     """The process group that a user gave, as one or as a DeviceMesh of one dimension; None for all ranks.
@@ -50,7 +54,8 @@ class Ranks:
         self.size = len(members)
         self._device = device
         self.rank = members.index(dist.get_rank())
-        backend = "gloo" if device.type == "cpu" else f"cpu:gloo,{device.type}:{_accelerators_backend(device)}"
+        self._on_cpu = device.type == "cpu"
+        backend = "gloo" if self._on_cpu else f"cpu:gloo,{device.type}:{_accelerators_backend(group, device)}"
         self.group: dist.ProcessGroup = dist.new_group(
             None if group is None else members,
             timeout=timedelta(seconds=timeout),
@@ -105,11 +110,21 @@ class Ranks:
             found.append(time.perf_counter() - start)
         return min(found[1:])
 
+    def transport_bytes(self, largest: int) -> int:
+        """The most bytes on the device that the transport itself takes to sum tensors of up to ``largest`` bytes.
+
+        Gloo sums a tensor in parts, and each of its threads has two of them in memory of its own (seen with memray).
+        What NCCL takes is outside of torch's allocator, and not counted.
+        """
+        return NUM_GLOO_THREADS * min(2 * LARGEST_GLOO_PART, largest) if self._on_cpu else 0
+
     def leave(self) -> None:
         """The group is not used any more."""
         if dist.is_initialized():
             dist.destroy_process_group(self.group)
 
 
-def _accelerators_backend(device: torch.device) -> str:
-    return str(dist.get_default_backend_for_device(device))
+def _accelerators_backend(group: dist.ProcessGroup | None, device: torch.device) -> str:
+    """That of the user's group, where it has one for such devices: two ranks that share a GPU need gloo."""
+    chosen = dict(pair.split(":") for pair in dist.get_backend_config(group).split(","))
+    return chosen.get(device.type) or str(dist.get_default_backend_for_device(device))

@@ -49,6 +49,7 @@ class Memory:
             coarse = is_compiled(waves[0].replica.model)
             self.study = Study(waves, rule, device, request.blocks, coarse=coarse)
             if request.plan is not None:
+                _check_exchange(request.plan, rule)
                 self.study.adopt(request.plan.profile)
                 self._install(request.plan)
 
@@ -152,6 +153,19 @@ class Memory:
         profile = self.study.profile()
         predicted = predict(profile, plan.interlock, plan.update, plan.accumulate)
         self.plan = replace(plan, profile=profile, samples_per_second=predicted)
+
+
+def _check_exchange(plan: Plan, rule: UpdateRule) -> None:
+    """Refuse a plan that does not count what the ranks' exchange holds.
+
+    Raises:
+        ValueError: it was made for a rank that trains alone, or for an exchange that holds less.
+    """
+    if rule.exchange.resting_bytes() > plan.profile.exchange_bytes:
+        raise ValueError(
+            "the plan does not count what the exchange of these ranks holds: give budget= instead, or the plan of an "
+            "engine that had the same exchange and a budget."
+        )
 
 
 def _one_block(plan: Plan) -> str:

@@ -181,6 +181,7 @@ class Study:
             gradient_bytes=sum(parameter.nbytes for parameter in replica.parameters if parameter.requires_grad),
             buffer_bytes=sum(buffer.nbytes for buffer in replica.buffers.values() if buffer is not None),
             optimizer_bytes=self._rule.optimizers[0].state_bytes(),
+            exchange_bytes=self._rule.exchange.resting_bytes(),
         )
 
     def _covers(self, wave: Wave, batch: Any, *, updates: bool) -> bool:

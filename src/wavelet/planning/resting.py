@@ -8,7 +8,7 @@ __all__ = ["resting_bytes"]
 
 
 def resting_bytes(profile: Profile, waves: int, update: str, accumulate: int) -> int:
-    """Bytes of replicas, optimizer states, buffers, and gradients that are kept between turns.
+    """Bytes of replicas, optimizer states, buffers, and what rule and exchange keep between turns.
 
     Args:
         profile: says how large one of each is.
@@ -28,4 +28,5 @@ def resting_bytes(profile: Profile, waves: int, update: str, accumulate: int) ->
         + optimizers * profile.optimizer_bytes
         + gradients * profile.gradient_bytes
         + (waves + 2) * profile.buffer_bytes  # of the replicas, of the face, and those carried between forwards
+        + profile.exchange_bytes
     )

@@ -75,6 +75,7 @@ class Profile:
         buffer_bytes: of all buffers.
         optimizer_bytes: of the optimizer's state.
         smaller: the bytes of a smaller batch, if it was measured.
+        exchange_bytes: that the exchange of several ranks holds between updates; 0 where a rank trained alone.
     """
 
     model: str
@@ -91,6 +92,7 @@ class Profile:
     buffer_bytes: int
     optimizer_bytes: int
     smaller: Smaller | None = None
+    exchange_bytes: int = 0
 
     @property
     def num_blocks(self) -> int:
@@ -144,8 +146,8 @@ class Profile:
         if not self.timings or any(len(row) != len(self.blocks) for row in _second_rows(self.timings)):
             raise ValueError("its timings do not fit its blocks")
         check_numbers({"samples": self.samples}, least=1)
-        names = ("batch_bytes", "parameter_bytes", "gradient_bytes", "buffer_bytes", "optimizer_bytes")
-        check_numbers({name: getattr(self, name) for name in names})
+        names = ("batch", "parameter", "gradient", "buffer", "optimizer", "exchange")
+        check_numbers({f"{name}_bytes": getattr(self, f"{name}_bytes") for name in names})
         for row in (*rows[1:], (self.bytes.turn,)):
             check_numbers({f"bytes of block {block}": value for block, value in enumerate(row, start=1)})
         for seconds in _second_rows(self.timings):

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from wavelet.planning.plan import WORTH_A_WAVE
 from wavelet.report.numbers import significant
 from wavelet.report.style import Colours, axis, layout, plain, rounded
 
-__all__ = ["Point", "PointKind", "frontier_figure"]
+__all__ = ["Point", "PointKind", "frontier_figure", "gain_in_words"]
 
 MIB = 2**20
 
@@ -83,6 +84,30 @@ def frontier_figure(points: Sequence[Point], colours: Colours) -> dict[str, Any]
     figure.update_xaxes(axes, title="step memory, MiB", range=_padded(xs))
     figure.update_yaxes(axes, title="samples/s", range=_padded(ys))
     return plain(figure)
+
+
+def gain_in_words(points: Sequence[Point]) -> str | None:
+    """From which budget on two waves are predicted to be faster than one; None where neither was predicted."""
+    alone = next((point for point in points if point.kind == "one wave" and not point.measured), None)
+    plans = [point for point in points if point.kind == "plan" and not point.measured]
+    if alone is None or not plans:
+        return None
+    gains = [point.samples_per_second / alone.samples_per_second for point in plans]
+    first = next((index for index, gain in enumerate(gains) if gain > WORTH_A_WAVE), None)
+    if first is None:
+        return (
+            f"Two waves do not pay here under any budget up to {plans[-1].name} the memory of one wave: they are "
+            f"predicted to reach at most {max(gains):.2f} times its speed. Train with one wave."
+        )
+    if first:
+        return (
+            f"Below {plans[first].name} the memory of one wave, two waves gain nothing here: one wave is predicted to "
+            "be as fast or faster there. Give them more memory, or train with one wave."
+        )
+    return (
+        f"Two waves are predicted to be faster than one under each of these budgets: {gains[0]:.2f} times as fast at "
+        f"{plans[0].name} its memory, {gains[-1]:.2f} times at {plans[-1].name}."
+    )
 
 
 def _about(point: Point) -> str:

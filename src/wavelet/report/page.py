@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from wavelet.report.frontier import Point, frontier_figure
+from wavelet.report.frontier import Point, frontier_figure, gain_in_words
 from wavelet.report.numbers import significant
 from wavelet.report.plan import schedule_table
 from wavelet.report.profile import block_table
 from wavelet.report.rendering import in_both_schemes, render
 from wavelet.report.timeline import Span
-from wavelet.report.timeline_figure import timeline_figure, views
+from wavelet.report.timeline_figure import opening_in_words, timeline_figure, views
 from wavelet.waves.wave import wave_name
 
 if TYPE_CHECKING:
@@ -75,6 +75,8 @@ def render_page(page: Page) -> str:
         page=page,
         numbers=_numbers(page),
         explanation=_explanation(page.plan),
+        opening=opening_in_words(page.spans, measured=page.measured),
+        gain=gain_in_words(page.points),
         wave_names=[wave_name(wave) for wave in range(page.plan.waves)],
         figures=_figures(page),
         blocks=block_table(page.plan.profile),

@@ -14,9 +14,10 @@ from wavelet.waves.wave import wave_name
 if TYPE_CHECKING:
     from wavelet.planning.plan import Plan
 
-__all__ = ["timeline_figure", "views"]
+__all__ = ["opening_in_words", "timeline_figure", "views"]
 
 MIB = 2**20
+SET_ASIDE = "set aside"
 NUM_SHOWN, NUM_SHOWN_NARROW = 5, 3
 """Batches that the timeline shows before anybody pans."""
 
@@ -59,7 +60,7 @@ def _areas(plan: Plan, spans: Sequence[Span], colours: Colours, scale: float) ->
     end = max((span.end for span in spans), default=0.0)
     times = sorted({moment for curve in curves for moment, _ in curve} | {end})
     ready = (plan.one_wave_step_bytes - plan.profile.peak) / MIB
-    layers = [(colours.ready, "next batch and small things", [ready] * len(times))]
+    layers = [(colours.ready, SET_ASIDE, [ready] * len(times))]
     for wave, curve in enumerate(curves):
         layers.append((colours.wave(wave), wave_name(wave), [level / MIB for level in level_at(curve, times)]))
     totals = [sum(levels) for levels in zip(*(levels for _, _, levels in layers), strict=True)]
@@ -148,12 +149,37 @@ def views(spans: Sequence[Span]) -> dict[str, list[float]]:
     scale, _ = _time_unit(spans)
     begins = [span.start * scale for span in _begins(spans)]
     end = max((span.end for span in spans), default=0.0) * scale
-    first = begins[2] if len(begins) > 2 + NUM_SHOWN else 0.0  # a pipeline is full after a few batches
+    first = begins[_opens_at(begins)] if begins else 0.0
     found = {"all": [0.0, end]}
     for name, count in (("wide", NUM_SHOWN), ("narrow", NUM_SHOWN_NARROW)):
         later = [begin for begin in begins if begin > first]
         found[name] = [rounded(first), rounded(later[count - 1] if len(later) >= count else end)]
     return found
+
+
+def opening_in_words(spans: Sequence[Span], *, measured: bool) -> str:
+    """Why the timeline opens at the batch where it does."""
+    batches = [span.batch for span in _begins(spans)]
+    if not batches:
+        return ""
+    shown = batches[_opens_at(batches)]
+    words = []
+    if measured and batches[0]:
+        words.append(
+            f"Batches 0 to {batches[0] - 1} are not in the picture: they ran one at a time, so that the engine could "
+            "measure a batch and make its plan."
+        )
+    if shown != batches[0]:
+        words.append(
+            f"The picture opens at batch {shown}, when all waves are under way; the button “earlier” shows the batches "
+            f"from {batches[0]} on."
+        )
+    return " ".join(words)
+
+
+def _opens_at(begins: Sequence[object]) -> int:
+    """The place of the first batch that is shown: a pipeline is full after a few."""
+    return 2 if len(begins) > 2 + NUM_SHOWN else 0
 
 
 def _time_unit(spans: Sequence[Span]) -> tuple[float, str]:
