@@ -68,6 +68,7 @@ def test_areas_cover_the_picture_over_bandwidths():
     spans = [shape for shape in bandwidth_figure(rows, 1.0, DARK)["layout"]["shapes"] if shape["type"] == "rect"]
     assert [span["fillcolor"] for span in spans] == [colour_of(area.strategy, DARK) for area in found]
     border = 8e-6 * math.sqrt(0.5)
+    assert bandwidth_figure(rows[:1], 1.0, DARK)["layout"]["xaxis"].get("range") is None, "of one rate plotly knows one"
     assert [span[end] for span in spans for end in ("x0", "x1")] == pytest.approx([4e-6, border, border, 16e-6])
 
 

@@ -104,7 +104,8 @@ def bandwidth_figure(rows: Sequence[tuple[float, Sequence[Outcome]]], own: float
         figure.add_vrect(x0=first, x1=last, **fill)
     figure.add_vline(x=own * 8 / 1e6, line={"color": colours.soft, "width": 1, "dash": "dot"})
     shown = [(rate, rate_text(bytes_)) for rate, (bytes_, _) in list(zip(rates, rows, strict=True))[::3]]
-    log = {"type": "log", "range": [math.log10(rates[0]), math.log10(rates[-1])], "ticklabeloverflow": "allow"}
+    ends = [math.log10(rates[0]), math.log10(rates[-1])] if len(rates) > 1 else None
+    log = {"type": "log", "range": ends, "ticklabeloverflow": "allow"}
     ticks = {"tickvals": [rate for rate, _ in shown], "ticktext": [text for _, text in shown]}
     figure.update_xaxes(axis(colours), fixedrange=True, title="bandwidth between hosts", **log, **ticks)
     figure.update_traces(cliponaxis=False)
