@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import wavelet
-from wavelet.exchange import AllReduce, Alone
+from wavelet.exchange import BMUF, AllReduce, Alone, DreamDDP, LocalSGD
 
 from .. import models
 from .ranks import run
@@ -43,7 +43,7 @@ def measure(rank, size, cases):
     return [_measure(rank, *case) for case in cases]
 
 
-def _measure(rank, update, compress):
+def _measure(rank, update, kind, arguments):
     from memory.worker import _peak_of
 
     before = held_bytes()
@@ -51,9 +51,7 @@ def _measure(rank, update, compress):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     data = models.batches(30, seed=rank)
     before += sum(part.nbytes for batch in data for part in batch)
-    engine = wavelet.Wavelet(
-        model, optimizer, models.loss, update=update, budget="1.5x", exchange=AllReduce(compress=compress)
-    )
+    engine = wavelet.Wavelet(model, optimizer, models.loss, update=update, budget="1.5x", exchange=kind(**arguments))
 
     def train(batches):
         for batch in batches:
@@ -65,7 +63,7 @@ def _measure(rank, update, compress):
         held = held_bytes() - before
         # What was there before and is replaced meanwhile would count twice.
         replaced = [g for kept in engine._rule.kept().get("window", []) for g in kept]
-        if compress == "powersgd":
+        if arguments.get("compress") == "powersgd":
             replaced += engine._exchange.state_dict()["compression"]["error_dict"].values()
         twice = sum(tensor.nbytes for tensor in replaced if tensor is not None)
         del replaced
@@ -81,13 +79,17 @@ def _measure(rank, update, compress):
 
 
 CASES = [
-    ("neighbour", None),
-    ("neighbour", "bf16"),
-    ("neighbour", "powersgd"),
-    ("synchronous", None),
-    ("synchronous", "bf16"),
-    ("delayed", None),
-    ("delayed", "fp16"),
+    ("neighbour", AllReduce, {}),
+    ("neighbour", AllReduce, {"compress": "bf16"}),
+    ("neighbour", AllReduce, {"compress": "powersgd"}),
+    ("synchronous", AllReduce, {}),
+    ("synchronous", AllReduce, {"compress": "bf16"}),
+    ("delayed", AllReduce, {}),
+    ("delayed", AllReduce, {"compress": "fp16"}),
+    ("neighbour", LocalSGD, {"period": 2}),
+    ("neighbour", BMUF, {"period": 2, "nesterov": True}),
+    ("delayed", BMUF, {"period": 3}),
+    ("neighbour", DreamDDP, {"period": 3}),
 ]
 
 
@@ -96,10 +98,10 @@ def test_two_ranks_hold_no_more_than_was_promised():
     for case, found in zip(CASES, run(measure, 2, CASES)[0], strict=True):
         assert found["at_rest"] <= found["promised_at_rest"], case
         assert found["in_all"] <= found["promised"], case
-        assert found["in_all"] > found["promised"] / 2, "or nothing was measured"
-        if case[1] in ("bf16", "fp16"):
+        assert found["in_all"] > found["promised"] / 3, "or nothing was measured"
+        if case[2].get("compress") in ("bf16", "fp16") or case[1] is BMUF:
             alone = found["promised_at_rest"] - found["exchange"]
-            assert found["at_rest"] > alone, "the errors that are fed back are held"
+            assert found["at_rest"] > alone, "the errors that are fed back, or W and Δ, are held"
 
 
 def run_with_a_plan(rank, size):
