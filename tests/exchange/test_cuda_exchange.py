@@ -21,7 +21,7 @@ from ..devices.cuda_stand_in import Event, Stream
 from . import oracle
 from .ranks import run
 
-pytestmark = pytest.mark.distributed
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(400)]
 
 RULES = ("neighbour", "synchronous", "delayed")
 
@@ -169,8 +169,8 @@ def _train(rank, on_gpu, *, exchange=None, counts=(11, 11), scale=None, states=F
 
 def check(cases):
     """On the stand-in all is ordered, ranks agree in the order, and results are bitwise those of the CPU device."""
-    first, second = run(train, 2, cases)
-    on_cpu, _ = run(train, 2, cases, False)
+    first, second = run(train, 2, cases, timeout=200)
+    on_cpu, _ = run(train, 2, cases, False, timeout=200)
     for case, mine, theirs, right in zip(cases, first, second, on_cpu, strict=True):
         assert mine.faults == theirs.faults == [], case
         assert mine.order == theirs.order and len(mine.order) > 11, case
@@ -207,7 +207,11 @@ def test_options_and_uneven_data_are_ordered_too():
         {"counts": (5, 11), "accumulate": 2, "exchange": {"check_every": 2}},
         {"clip_grad_norm": 0.1, "states": True},
     ]
-    check([{"update": RULES[number % 3], "waves": 1 + number % 2, **more} for number, more in enumerate(options * 3)])
+    check([
+        {"update": RULES[(place + turn) % 3], "waves": 1 + (place + turn) % 2, **more}
+        for place, more in enumerate(options)
+        for turn in range(3)
+    ])  # fmt: skip
 
 
 def test_powersgd_is_ordered_too():

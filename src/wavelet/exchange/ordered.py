@@ -129,7 +129,7 @@ class OrderedAllReduce(AmongRanks):
 
     def resting_bytes(self) -> int:
         weights = self._setting.weights
-        layout = self._layout(tuple(parameter.requires_grad for parameter in weights[0]))
+        layout = self._current or self._layout(tuple(parameter.requires_grad for parameter in weights[0]))
         flags = sum(len(bucket.slots) * bucket.dtype.itemsize for bucket in layout.buckets)
         largest = max((bucket.nbytes for bucket in layout.buckets), default=0)
         kept = self._compression.resting_bytes(layout, weights[0], len(weights))
