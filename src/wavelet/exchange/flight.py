@@ -38,6 +38,7 @@ class Flight(Count):
         self.parcel: Parcel  # given by whoever packs it, as are these:
         self.period = 0  # whose weights are mixed
         self.share = 0.0  # of this rank in that mean
+        self.lane = 0  # the wave on whose stream it is launched
         self.others: Tensor | None = None  # beside the buckets
         self._check = check
         self.gone: set[int] = set()

@@ -57,9 +57,11 @@ class Weights:
         weights = self._channel.setting.weights[wave]
         flight.parcel = Parcel(layout, weights, share, lambda number, bucket: None)
         flight.share = share
+        # At the end all is launched in the turn of the first wave, whose stream follows all others.
+        flight.lane = wave if live else 0
         print_ = zlib.crc32(repr(sorted(layout.places)).encode()) % _MODULUS
         header = torch.tensor([live, share, print_, print_ * print_, *more], dtype=torch.float64)
-        self._channel.put(flight, wave, 0, header)
+        self._channel.put(flight, flight.lane, 0, header)
         return flight
 
     def put(self, flight: Flight, wave: int, index: int) -> None:
@@ -69,17 +71,17 @@ class Weights:
         flight.gone.add(index)
         full = flight.parcel.put(index, self._channel.setting.weights[wave][index].detach())
         if full is not None:
-            self._send(flight, wave, full)
+            self._send(flight, full)
 
     def complete(self, flight: Flight, wave: int, others: Tensor | None) -> None:
         """Send all that has not left yet; ``others`` are float64 numbers, already times the share."""
         for index in flight.parcel.layout.order:
             self.put(flight, wave, index)
         for number in flight.parcel.fill():
-            self._send(flight, wave, number)
+            self._send(flight, number)
         flight.others = others
         if others is not None:
-            self._channel.put(flight, wave, len(flight.parcel.layout.buckets) + 1, others)
+            self._channel.put(flight, flight.lane, len(flight.parcel.layout.buckets) + 1, others)
         flight.complete = True
 
     def know(self, flight: Flight) -> Tensor:
@@ -122,10 +124,10 @@ class Weights:
             flight.others /= total
         return parcel.gradients()
 
-    def _send(self, flight: Flight, wave: int, number: int) -> None:
+    def _send(self, flight: Flight, number: int) -> None:
         flat = flight.parcel.flats[number]
         assert flat is not None
-        self._channel.put(flight, wave, number + 1, flat)
+        self._channel.put(flight, flight.lane, number + 1, flat)
 
     def _check(self, flight: Flight) -> None:
         print_, squared = flight.sent[0][2:_NUM_OWN].tolist()
