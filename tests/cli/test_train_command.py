@@ -15,7 +15,7 @@ FIELDS = {
     *("schema_version", "command", "machine", "versions", "job", "seed", "samples_per_batch", "threads", "compile"),
     *("waves", "update", "accumulate", "resync", "steps", "samples", "timed_steps", "timed_seconds"),
     *("samples_per_second", "training_loss", "validation_loss", "validation_accuracy", "peak_resident_bytes", "losses"),
-    *("budget", "plan", "resumed_from", "ranks"),
+    *("budget", "plan", "resumed_from", "ranks", "exchange"),
 }
 
 
