@@ -82,6 +82,7 @@ class Partial(Local):
         self._updates, self._measures = period, measures
         self._schedules: dict[tuple[Times, tuple[bool, ...]], Schedule] = {}
         self._ready: deque[list[float]] = deque(maxlen=4 * period)  # of the last backwards
+        self._planned = 0.0  # when
         self._sent: deque[float] = deque(maxlen=64)  # seconds a byte
 
     def attach(self, setting: Setting) -> None:
@@ -208,7 +209,15 @@ class Partial(Local):
         per_byte = max(0.0, median(self._sent)) if self._sent else self._link[1]
         times = Times(tuple(order), tuple(typical), self._link[0], per_byte)
         before = self._times[max(self._times)]
-        return [1.0, *times.numbers()] if len(self._times) == 1 or times.differs(before) else nothing
+        if len(self._times) > 1 and (not times.differs(before) or self._plans_too_often()):
+            return nothing
+        self._planned = time.perf_counter()
+        return [1.0, *times.numbers()]
+
+    def _plans_too_often(self) -> bool:
+        """Whether planning, which takes up to a second, would take more than a hundredth of the time."""
+        longest = max((each.planning_seconds for each in self._schedules.values()), default=0.0)
+        return time.perf_counter() - self._planned < 100 * longest
 
     def _learn(self, trajectory: int, flight: Flight, told: Tensor) -> None:
         if len(told) and told[0]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -85,6 +86,7 @@ class Schedule:
         most = max(buckets.LEAST_BYTES, sum(parameters[index].nbytes for index in own) // _MOST_LAYERS)
         self.whole = Layout(parameters, own, most)
         self.plan: PartialSyncPlan | None = None  # of a model that trains nothing
+        self.planning_seconds = 0.0
         if not self.whole.buckets:
             self.layouts = [self.whole] * period
             return
@@ -93,7 +95,9 @@ class Schedule:
         )
         backward = [later - sooner for sooner, later in pairwise(ready)]
         sent = [bucket.numel * bucket.dtype.itemsize for bucket in self.whole.buckets]
+        start = time.perf_counter()
         self.plan = partial_sync(
             backward, [times.latency + times.seconds_per_byte * num_bytes for num_bytes in sent], period
         )
+        self.planning_seconds = time.perf_counter() - start
         self.layouts = [self.whole.only(layers) for layers in self.plan.assignment]
