@@ -4,12 +4,15 @@ import importlib.util
 import subprocess
 import sys
 import types
+from pathlib import Path
 
 import pytest
 import torch
 from torch.utils.data import DataLoader, DistributedSampler
 
-from .ranks import ROOT, run
+from .ranks import run
+
+ROOT = Path(__file__).resolve().parents[2]
 
 EXAMPLE = ROOT / "examples" / "ray_train.py"
 
