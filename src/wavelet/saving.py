@@ -36,6 +36,9 @@ def state_of(engine: Wavelet) -> dict[str, Any]:
         "wanted": engine._face.read(),
         "kept": rule.kept(),
         "strategy": _strategy(engine),
+        "ranks": engine._exchange.num_ranks,
+        "alike": engine._exchange.alike,
+        "apart": engine._exchange.apart,
         "exchange": engine._exchange.state_dict(),
         "buffers": engine._forward.buffers,
         "random": RandomState(engine._device).state_dict(),
@@ -70,10 +73,20 @@ def check_state(engine: Wavelet, state: dict[str, Any]) -> None:
                 f"the state was saved with {name}={state[name]!r}, this engine has {name}={getattr(engine, name)!r}: "
                 "they must be the same."
             )
-    if state["strategy"] not in (_strategy(engine), "Alone", "AllReduce"):
+    if not state["alike"] and engine._exchange.alike and engine._exchange.num_ranks > 1:
         raise ValueError(
-            f"the state was saved with exchange={state['strategy']}, between whose ranks weights may differ, and this "
-            f"engine has {_strategy(engine)}: load it with the same, flush, and go on from those weights."
+            f"the state was saved with exchange={state['strategy']}, under which each rank has an optimizer state of "
+            f"its own, and this engine has {_strategy(engine)}: give its model the weights, and let it begin anew."
+        )
+    if state["apart"] and state["strategy"] != _strategy(engine):
+        raise ValueError(
+            f"the state was saved in mid-period with exchange={state['strategy']}, and this engine has "
+            f"{_strategy(engine)}: load it with the same, call flush() and save again; that can be loaded."
+        )
+    if state["apart"] and state["ranks"] != engine._exchange.num_ranks:
+        raise ValueError(
+            f"the state was saved in mid-period by {state['ranks']} ranks, and there are {engine._exchange.num_ranks}: "
+            "load it on as many, call flush() and save again; that can be loaded."
         )
     for saved, own in zip(state["weights"], _distinct_weights(engine), strict=True):
         if [tuple(t.shape) for t in saved] != [tuple(p.shape) for p in own]:
@@ -106,6 +119,7 @@ def load_into(engine: Wavelet, state: dict[str, Any]) -> None:
     # That of another number of ranks, or of another strategy, means nothing here.
     if state["exchange"] is not None and state["strategy"] == _strategy(engine):
         rule.exchange.load_state_dict(_map_tensors(state["exchange"], lambda tensor: tensor.to(device)))
+    rule.exchange.apart = state["apart"]
     if rule.loss_scale is not None:
         rule.loss_scale.load_state_dict(state["loss_scale"])
     if engine._scheduler is not None:
@@ -123,7 +137,7 @@ def load_into(engine: Wavelet, state: dict[str, Any]) -> None:
 def _strategy(engine: Wavelet) -> str:
     """How its ranks agree."""
     choice = engine._options.exchange
-    return "Alone" if choice is None else type(choice).__name__
+    return "Alone()" if choice is None else str(choice)
 
 
 def _distinct_weights(engine: Wavelet) -> list[list[torch.nn.Parameter]]:

@@ -3,7 +3,7 @@
 import pytest
 import torch.distributed as dist
 
-from wavelet.cli.exchange import Strategy, exchange_text, make_exchange
+from wavelet.cli.exchange import Strategy, make_exchange
 from wavelet.cli.options import Refusal
 
 DEFAULTS = {
@@ -36,7 +36,7 @@ def two_ranks(tmp_path, monkeypatch):
 def test_what_was_typed_is_the_strategy(two_ranks, strategy, typed, text):
     names = ["--exchange", *(f"--{name.replace('_', '-')}" for name in typed)]
     choice = make_exchange(Strategy(strategy), names, **{**DEFAULTS, **typed})
-    assert exchange_text(choice) == text
+    assert str(choice) == text
 
 
 def test_without_any_of_the_options_the_engine_chooses():

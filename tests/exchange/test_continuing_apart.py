@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import wavelet
-from wavelet.exchange import BMUF, BiasedLocalSGD, DreamDDP, LocalSGD, buckets
+from wavelet.exchange import BMUF, AllReduce, Alone, BiasedLocalSGD, DreamDDP, LocalSGD, buckets
 
 from .. import models
 from .ranks import run
@@ -56,6 +56,42 @@ def resume(rank, size, kind, arguments, options, cut):
 def test_a_run_that_is_continued_in_mid_period_is_bitwise_the_same(kind, arguments, options):
     for undisturbed, continued in run(resume, 2, kind, arguments, options, 9):
         models.assert_same(undisturbed, continued)
+
+
+def continued_otherwise(rank, size, flush):
+    """A state of `LocalSGD`, in mid-period or after a flush: what engines with other exchanges say to it."""
+    data = models.batches(7, seed=rank)
+    net = model()
+    with wavelet.Wavelet(net, sgd(net.parameters()), models.loss, exchange=LocalSGD(5)) as engine:
+        for batch in data:
+            engine.step(batch)
+        if flush:
+            engine.flush()
+        state = engine.state_dict()
+    said = []
+    for exchange in (LocalSGD(4), DreamDDP(5), AllReduce(), Alone()):
+        net = model()
+        try:
+            with wavelet.Wavelet(net, sgd(net.parameters()), models.loss, exchange=exchange) as engine:
+                engine.load_state_dict(state)
+                for batch in data:
+                    engine.step(batch)
+            said.append(models.trained_weights(net))
+        except ValueError as error:
+            said.append(str(error))
+    return said
+
+
+def test_in_mid_period_nothing_else_can_go_on_and_after_a_flush_other_strategies():
+    for period, dream, reduced, alone in run(continued_otherwise, 2, False):
+        for name, text in (("LocalSGD(period=4)", period), ("DreamDDP(period=5)", dream), ("Alone()", alone)):
+            assert f"in mid-period with exchange=LocalSGD(period=5), and this engine has {name}" in text
+        assert "each rank has an optimizer state of its own, and this engine has AllReduce()" in reduced
+    first, second = run(continued_otherwise, 2, True)
+    for mine, theirs in zip(first[:2], second[:2], strict=True):
+        models.assert_same(mine, theirs)
+    assert "each rank has an optimizer state of its own" in first[2]
+    assert not torch.equal(first[3][0], second[3][0])
 
 
 def checkpointed(rank, size, folder):

@@ -51,6 +51,27 @@ def test_float_buffers_become_their_mean_and_integers_stay(kind, flush):
     assert first[2] == 4 if flush else 5
 
 
+def flushed(rank, size, kind, period, waves, count):
+    """Buffers after a flush that comes right at the end of a period, and of ranks that go on from there."""
+    net, found = models.mlp(dropout=0.0), []
+    with wavelet.Wavelet(net, sgd(net.parameters()), models.loss, waves=waves, exchange=kind(period)) as engine:
+        for _ in range(2):
+            for batch in models.batches(count[rank], seed=rank):
+                engine.step(batch)
+            engine.flush()
+            found.append([buffer.clone() for buffer in net.buffers() if buffer.is_floating_point()])
+    return found
+
+
+@pytest.mark.parametrize("kind", [LocalSGD, DreamDDP])
+@pytest.mark.parametrize("waves", [1, 2, 3])
+@pytest.mark.parametrize("count", [(12, 12), (0, 12)])
+def test_after_a_flush_buffers_are_alike_too(kind, waves, count):
+    first, second = run(flushed, 2, kind, 12 // waves // 2, waves, count)
+    for mine, theirs in zip(first, second, strict=True):
+        models.assert_same(mine, theirs)
+
+
 def agree(rank, size):
     """Weights H updates after all rates have become zero, without a flush."""
     buckets.LEAST_BYTES = 1

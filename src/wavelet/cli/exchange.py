@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,7 +23,6 @@ __all__ = [
     "Period",
     "Strategy",
     "Warmup",
-    "exchange_text",
     "make_exchange",
     "show_plan",
 ]
@@ -76,7 +74,9 @@ def make_exchange(strategy: Strategy, typed: list[str], **arguments: Any) -> Cho
         return None
     if num_ranks() == 1:
         verb = "is" if len(typed) == 1 else "are"
-        raise Refusal(f"{' and '.join(typed)} {verb} for several ranks: start it with torchrun --nproc-per-node 2 -m")
+        raise Refusal(
+            f"{' and '.join(typed)} {verb} for several ranks: begin with torchrun --nproc-per-node 2 -m wavelet"
+        )
     given = {name: value for name, value in arguments.items() if f"--{name.replace('_', '-')}" in typed}
     for name in given:
         if strategy not in _BELONG[name]:
@@ -95,15 +95,6 @@ def make_exchange(strategy: Strategy, typed: list[str], **arguments: Any) -> Cho
     }
     with refusing(ValueError):
         return kinds[strategy](**given)
-
-
-def exchange_text(choice: Choice | None) -> str:
-    """As a user would write it, with what differs from the defaults."""
-    if choice is None:
-        return "AllReduce()"
-    fields = [field for field in dataclasses.fields(choice) if field.name not in ("group", "timeout")]
-    set_ = [f"{each.name}={value!r}" for each in fields if (value := getattr(choice, each.name)) != each.default]
-    return f"{type(choice).__name__}({', '.join(set_)})"
 
 
 def show_plan(engine: Wavelet) -> None:

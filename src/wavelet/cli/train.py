@@ -30,7 +30,6 @@ from wavelet.cli.exchange import (
     Period,
     Strategy,
     Warmup,
-    exchange_text,
     make_exchange,
     show_plan,
 )
@@ -133,7 +132,7 @@ def train(
     seed_rank(seed)
     if plain:
         options = {"waves": 1, "update": "plain", "accumulate": accumulate, "resync": None, "budget": None}
-    agreement = exchange_text(choice) if num_ranks() > 1 else None
+    agreement = str(choice or "AllReduce()") if num_ranks() > 1 else None
     loop = _loop(loaded, options, compile, choice)
     saver: Saver | None = None
     if save is not None:
@@ -242,6 +241,8 @@ def _show(job: Job, options: dict[str, Any], outcome: Outcome, plan: Plan | None
         table.row("samples/s, predicted", significant(plan.samples_per_second))
         table.row("step memory, promised MiB", mebibytes(plan.peak_step_bytes))
         table.row("step memory of one wave, MiB", mebibytes(plan.one_wave_step_bytes))
+    if fields["resumed_from"]:
+        table.row("went on from step", str(fields["resumed_from"]))
     table.row("steps", str(fields["steps"]))
     table.row(f"training loss, last {min(NUM_FINAL_LOSSES, fields['steps'])}", significant(fields["training_loss"]))
     table.row("validation loss", significant(fields["validation_loss"]))

@@ -32,7 +32,7 @@ class BiasedLocalSGD(LocalSGD):
 
     Args:
         period: H of the fastest rank, in updates of a wave's own.
-        periods: H of each rank, in place of measuring; the largest must be ``period``.
+        periods: H of each rank, in place of measuring; the largest of them is ``period``.
         warmup, group, timeout: as in `LocalSGD`.
 
     Raises:

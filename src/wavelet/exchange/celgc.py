@@ -22,7 +22,8 @@ class CELGC(LocalSGD):
     Networks", NeurIPS 2022: 8 workers, period 2; γ = 1.0 with η = 0.1 for a ResNet-32, γ = 7.5 with η = 30 for an LSTM.
 
     Args:
-        max_norm: γ, the largest norm of a step's change; infinity makes it local SGD.
+        max_norm: γ, the largest norm of what a step changes, which is the rate times the gradient's norm; infinity
+            makes it local SGD.
         period, warmup, weights, group, timeout: as in `LocalSGD`.
 
     Raises:
@@ -49,7 +50,9 @@ class CELGC(LocalSGD):
                         f"or leave {entry} out."
                     )
         if training.clip_grad_norm is not None:
-            raise ValueError("CELGC clips gradients itself: leave clip_grad_norm out, or use LocalSGD with it.")
+            raise ValueError(
+                "CELGC bounds steps itself, at max_norm / rate: leave clip_grad_norm out, or use LocalSGD with it."
+            )
 
     def make(self, channel: Channel) -> Exchange:
         exchange = super().make(channel)

@@ -68,6 +68,12 @@ class Choice(ABC):
         told = {name: _named(value) for name, value in fields.items() if name not in ("group", "timeout")}
         return {"exchange": type(self).__name__, **told}
 
+    def __str__(self) -> str:
+        """As a user would write it, with what differs from the defaults."""
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        told = {name: value for name, value in self.facts().items() if name in defaults and value != defaults[name]}
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in told.items())})"
+
     def check(self, training: Training) -> None:
         """Refuse what this has no meaning with.
 

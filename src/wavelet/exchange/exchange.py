@@ -91,6 +91,9 @@ class Exchange(ABC):
     alike: bool = True
     """Whether all ranks have the same weights and optimizer states after each update."""
 
+    apart: bool = False
+    """Whether their weights may differ now."""
+
     max_step_norm: float | None = None
     """Largest norm of what a step of plain SGD changes; None for no bound."""
 

@@ -60,7 +60,11 @@ class HighLossSampler(Sampler[int]):
         self._scores[indices.cpu()] = losses.detach().to("cpu", torch.float32)
 
     def share(self, group: Any = None) -> None:
-        """Take the smallest score that a rank has for each sample; all ranks of ``group`` call this together."""
+        """Take the smallest score that a rank has for each sample.
+
+        All ranks of ``group`` call this together, after `wavelet.Wavelet.flush`: before it a rank may still wait for a
+        mean that another one has not come to.
+        """
         dist.all_reduce(self._scores, op=dist.ReduceOp.MIN, group=group_of(group))
 
     def __iter__(self) -> Iterator[int]:

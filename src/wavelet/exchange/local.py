@@ -67,6 +67,7 @@ class Local(AmongRanks):
         self._numbers = [0] * waves  # of the batch behind each wave's coming update
         self._together = [False] * waves  # whether that is of the warm-up
         self._seen = [0] * waves  # samples for the coming update
+        self._forward_since = False  # since a flush
 
     def joins(self, wave: int) -> bool:
         return self._warmed[self._trajectory(wave)] < self._num_warm
@@ -114,6 +115,7 @@ class Local(AmongRanks):
             self._seen[each] = 0
         if not self._together[wave]:
             self._samples[trajectory] += num_samples
+            self.apart = True
             self._updated(wave, trajectory)
 
     def before_forward(self, wave: int) -> None:
@@ -121,6 +123,7 @@ class Local(AmongRanks):
 
     def after_forward(self, wave: int, batch: Any) -> None:
         self._seen[wave] += next((len(tensor) for tensor in tensors_in(batch) if tensor.dim()), 1)
+        self._forward_since = True
         self._buffers.after_forward(wave)
 
     def settle(self) -> int:
@@ -132,8 +135,10 @@ class Local(AmongRanks):
             newest = self._channel.ranks.of_first(newest)
         for trajectory in range(self._setting.num_trajectories):
             self._close(trajectory, self._wave(trajectory, newest))
+        self._close_buffers()
         self._phase = [0] * len(self._phase)
         self._next = 0
+        self.apart = self._forward_since = False
         return newest
 
     def resting_bytes(self) -> int:
@@ -151,12 +156,18 @@ class Local(AmongRanks):
     def state_dict(self) -> dict[str, Any]:
         warm_up = None if self._warm_up is None else self._warm_up.state_dict()
         lists = {name: list(getattr(self, f"_{name}")) for name in _SAVED}
-        return {**lists, "next": self._next, "buffers": self._buffers.state_dict(), "warm_up": warm_up}
+        return {
+            **lists,
+            "next": self._next,
+            "forward_since": self._forward_since,
+            "buffers": self._buffers.state_dict(),
+            "warm_up": warm_up,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name in _SAVED:
             setattr(self, f"_{name}", list(state[name]))
-        self._next = state["next"]
+        self._next, self._forward_since = state["next"], state["forward_since"]
         self._last_pattern = ()
         self._buffers.load_state_dict(state["buffers"])
         if self._warm_up is not None:
@@ -259,10 +270,8 @@ class Local(AmongRanks):
 
     def _close(self, trajectory: int, wave: int) -> None:
         """Of all weights take the mean over the ranks that have something new, if there are any."""
-        share = self._share(trajectory, live=False)
-        others = trajectory == 0 and self._buffers.any
-        layout = self._layout(self._pattern(wave))
-        flight = self._weights.begin(wave, max(self._numbers), layout, live=False, share=share, others=others)
+        share, layout = self._share(trajectory, live=False), self._layout(self._pattern(wave))
+        flight = self._weights.begin(wave, max(self._numbers), layout, live=False, share=share)
         self._weights.know(flight)
         if self._weights.shares(flight) == 0:
             self._weights.skip(flight)
@@ -272,8 +281,20 @@ class Local(AmongRanks):
         means = self._weights.means(flight)
         self._fresh[trajectory] = self._samples[trajectory] = 0
         self._write(wave, trajectory, means, closes=True)
-        if flight.others is not None:
-            self._buffers.arrived(wave, flight.others)
+
+    def _close_buffers(self) -> None:
+        """Of all buffers take the mean over the ranks that had a forward: the last ones come after the last mixing."""
+        if self._buffers.any:
+            share, nothing = float(self._forward_since), Layout(self._setting.weights[0], [], 1)
+            flight = self._weights.begin(0, max(self._numbers), nothing, live=False, share=share, others=True)
+            self._weights.know(flight)
+            if self._weights.shares(flight) == 0:
+                self._weights.skip(flight)
+                return
+            self._complete(0, flight)
+            self._weights.means(flight)
+            assert flight.others is not None
+            self._buffers.arrived(0, flight.others)
             self._buffers.mix_now()
 
     @abstractmethod
