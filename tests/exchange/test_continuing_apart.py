@@ -77,7 +77,7 @@ def continued_otherwise(rank, size, flush):
                 for batch in data:
                     engine.step(batch)
             said.append(models.trained_weights(net))
-        except ValueError as error:
+        except (ValueError, wavelet.ExchangeError) as error:  # of this rank, or heard from the other one
             said.append(str(error))
     return said
 
