@@ -13,7 +13,11 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parent.parent
-OUTSIDE = ("examples/*.py", "examples/*.toml", "benchmarks/**/README.md", "benchmarks/**/*.png", "benchmarks/**/*.svg")
+OUTSIDE = (
+    "examples/*.py",
+    "examples/*.toml",
+    *(f"benchmarks/**/{kind}" for kind in ("README.md", "*.png", "*.svg", "*.toml")),
+)
 LIST_OF_BENCHMARKS = "<!-- the benchmarks, listed when the site is built -->"
 
 

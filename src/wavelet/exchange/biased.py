@@ -30,10 +30,11 @@ class BiasedLocalSGD(LocalSGD):
     Speeds are measured in the second period (the first two have at most 10 updates on every rank), so two runs may
     differ; a checkpoint keeps what was measured. With ``periods`` nothing is measured, and runs are reproducible.
 
+    The other arguments are those of `LocalSGD`.
+
     Args:
         period: H of the fastest rank, in updates of a wave's own.
         periods: H of each rank, in place of measuring; the largest of them is ``period``.
-        warmup, group, timeout: as in `LocalSGD`.
 
     Raises:
         ValueError: an argument makes no sense.

@@ -28,11 +28,12 @@ class BMUF(LocalSGD):
     constant rate it is SlowMo (Wang, Tantia, Ballas, Rabbat, ICLR 2020), where m is its slow momentum β and ζ its slow
     rate α. A rank keeps W and Δ, twice the weights of each replica.
 
+    The other arguments are those of `LocalSGD`.
+
     Args:
         block_momentum: m, from 0 to below 1; None for 1 − 1/N with N ranks.
         block_scale: ζ.
         nesterov: ranks go on from W + mΔ instead of W, except after a flush, which leaves W.
-        period, warmup, weights, group, timeout: as in `LocalSGD`.
 
     Raises:
         ValueError: an argument makes no sense.

@@ -21,10 +21,11 @@ class CELGC(LocalSGD):
     Liu, Zhuang, Lei, Liao, "A Communication-Efficient Distributed Gradient Clipping Algorithm for Training Deep Neural
     Networks", NeurIPS 2022: 8 workers, period 2; γ = 1.0 with η = 0.1 for a ResNet-32, γ = 7.5 with η = 30 for an LSTM.
 
+    The other arguments are those of `LocalSGD`.
+
     Args:
         max_norm: γ, the largest norm of what a step changes, which is the rate times the gradient's norm; infinity
             makes it local SGD.
-        period, warmup, weights, group, timeout: as in `LocalSGD`.
 
     Raises:
         ValueError: an argument makes no sense, or the optimizer is not plain SGD.

@@ -42,7 +42,8 @@ class DreamDDP(Choice):
         period: H, in updates of a wave's own.
         measure: plan from rank 0's measured seconds, and again when they drift by a quarter, so two runs may differ; a
             checkpoint keeps what was measured. False: plan from the sizes of layers alone, reproducibly.
-        group, timeout: as in `AllReduce`.
+        group: the ranks, as in `AllReduce`.
+        timeout: in seconds, as in `AllReduce`.
 
     Raises:
         ValueError: an argument makes no sense.

@@ -32,7 +32,8 @@ class LocalSGD(Choice):
         warmup: updates that all ranks first make together, with the mean of their gradients.
         weights: None for the plain mean; ``"samples"``: each rank counts by the samples that it has seen since the last
             mean (the length of a batch's first tensor); or one number a rank.
-        group, timeout: as in `AllReduce`.
+        group: the ranks, as in `AllReduce`.
+        timeout: in seconds, as in `AllReduce`; longer than the slowest rank's period.
 
     Raises:
         ValueError: an argument makes no sense.
