@@ -127,7 +127,8 @@ class Partial(Local):
 
     def _begins(self, wave: int, trajectory: int) -> Count | None:
         pattern = self._patterns[wave]
-        if trajectory == 0 and self._phase[0] == self._updates - 1:
+        ends = self._phase[trajectory] == self._updates - 1
+        if ends and self._buffers_ride(trajectory, self._period[trajectory]):
             self._buffers.want(wave)
         flight = self._open_next(wave, trajectory, self._numbers[wave], pattern, live=True)
         flight.must_be_known = pattern != self._last_pattern
@@ -162,7 +163,7 @@ class Partial(Local):
         self._phase[trajectory] = (phase + 1) % self._updates
         self._period[trajectory] += phase + 1 == self._updates
         layout = self.schedule(period, pattern).layouts[phase]
-        ends = trajectory == 0 and phase == self._updates - 1
+        ends = phase == self._updates - 1 and self._buffers_ride(trajectory, period)
         more = self._news(period) if trajectory == phase == 0 and self._measures else ()
         flight = self._open(wave, trajectory, number, layout, live=live, buffers=ends, more=more)
         flight.period = period

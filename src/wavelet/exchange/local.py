@@ -70,7 +70,7 @@ class Local(AmongRanks):
         self._forward_since = False  # since a flush
 
     def joins(self, wave: int) -> bool:
-        return self._warmed[self._trajectory(wave)] < self._num_warm
+        return min(self._warmed) < self._num_warm  # all end it together, also if a flush came between their updates
 
     def begins(self, wave: int, number: int, count: int) -> Count:
         trajectory = self._trajectory(wave)
@@ -136,8 +136,8 @@ class Local(AmongRanks):
         for trajectory in range(self._setting.num_trajectories):
             self._close(trajectory, self._wave(trajectory, newest))
         self._close_buffers()
-        self._phase = [0] * len(self._phase)
-        self._next = 0
+        self._phase, self._next = [0] * len(self._phase), 0
+        self._period = [max(self._period)] * len(self._period)  # or periods of unlike length would change their order
         self.apart = self._forward_since = False
         return newest
 
@@ -230,6 +230,11 @@ class Local(AmongRanks):
         share = self._share(trajectory, live=live)
         others = buffers and self._buffers.any
         return self._weights.begin(wave, number, layout, live=live, share=share, more=more, others=others)
+
+    def _buffers_ride(self, trajectory: int, period: int) -> bool:
+        """Whether buffers are mixed in a period: the mean before must have come in when the next one is taken, and
+        where several waves share a trajectory, their mixings may follow each other at once."""
+        return trajectory == 0 and period % (len(self._seen) // self._setting.num_trajectories) == 0
 
     def _mix(self, wave: int, trajectory: int, flight: Flight) -> None:
         """Send what has not left, wait, and write the means."""

@@ -145,7 +145,7 @@ class Periodic(Local):
             self._phase[trajectory] = 0
             self._period[trajectory] += 1
             self._due[wave] = number
-            if trajectory == 0:
+            if self._buffers_ride(trajectory, number):
                 self._buffers.want(wave)
         return None
 
@@ -170,9 +170,9 @@ class Periodic(Local):
     def _mixing(
         self, wave: int, trajectory: int, period: int, number: int, pattern: tuple[bool, ...], *, live: bool
     ) -> Flight:
-        first, layout = trajectory == 0, self._layout(pattern)
-        more = (self._clock.ends(period) if live else self._clock.joins(period)) if first else ()
-        flight = self._open(wave, trajectory, number, layout, live=live, buffers=first, more=more)
+        more = (self._clock.ends(period) if live else self._clock.joins(period)) if trajectory == 0 else ()
+        ride = self._buffers_ride(trajectory, period)
+        flight = self._open(wave, trajectory, number, self._layout(pattern), live=live, buffers=ride, more=more)
         flight.period = period
         return flight
 
