@@ -266,8 +266,9 @@ def train_without_holding(rank, size):
     with gpu() as (machine, communicator):
         wave, other = Stream(machine), Stream(machine)
         with machine.on(wave):
-            communicator.all_reduce(torch.ones(3) * 2, async_op=True)._real.wait()
-            torch.ones(3)
+            for _ in range(50):  # gloo's thread may hold the memory a while, so that it is not given again at once
+                communicator.all_reduce(torch.ones(3) * 2, async_op=True)._real.wait()
+                torch.ones(3)
         with machine.on(other):
             torch.ones(3)
         return machine.faults
@@ -275,4 +276,4 @@ def train_without_holding(rank, size):
 
 def test_memory_that_is_given_up_while_it_is_summed_is_found():
     for faults in run(train_without_holding, 2):
-        assert len(faults) == 1 and "takes memory that" in faults[0]
+        assert faults and all("takes memory that" in fault for fault in faults)
